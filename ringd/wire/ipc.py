@@ -1,0 +1,56 @@
+"""Messages between a client and its daemon: one msgpack array per SEQPACKET datagram.
+
+Client to daemon::
+
+    [HELLO, {"version", "role": "trainer" | "observer", "timeout_s"}]
+    [SEGMENT, segment, size_bytes]                   + one file descriptor
+    [DROP_SEGMENT, segment]
+    [SUBMIT, request, spec, timeout_s, recv_timeout_s, segment, offset]
+    [POISON, request, spec, error]                   the call was refused locally
+    [STATUS, request, scope]                         scope: "daemon" | "group"
+    [GOODBYE, {"how": "closed" | "raised", "detail": str}]
+
+Daemon to client::
+
+    [WELCOME, {...}]                                 all trainers are attached
+    [REFUSED, error]
+    [DONE, request, error | None]                    the region is the client's again
+    [STATUS_REPLY, request, status | error]
+    [BYE]                                            the daemon ends
+
+``spec`` is :attr:`OpSpec.packed`; ``segment`` and ``offset`` say where the working region
+starts (segment 0: none, for an empty region). Times are seconds; None or 0: the default.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgpack
+
+VERSION = 1
+MAX_MESSAGE_BYTES = 128 * 1024
+
+HELLO, SEGMENT, DROP_SEGMENT, SUBMIT, POISON, STATUS, GOODBYE = range(1, 8)
+WELCOME, REFUSED, DONE, STATUS_REPLY, BYE = range(65, 70)
+
+
+def pack(*message: Any) -> bytes:
+    """One datagram."""
+    data: bytes = msgpack.packb(message)
+    return data
+
+
+def unpack(data: bytes | memoryview) -> list[Any]:
+    """The message in a datagram.
+
+    Raises:
+        ValueError: not an array that begins with a number.
+    """
+    try:
+        message = msgpack.unpackb(data)
+    except Exception as exc:  # msgpack raises several unrelated classes
+        raise ValueError(f"not a ringd message: {exc}") from None
+    if not isinstance(message, list) or not message or type(message[0]) is not int:
+        raise ValueError("not a ringd message: an array that begins with its kind is wanted")
+    return message
