@@ -36,7 +36,7 @@ class Receiver(Protocol):
     def drained(self) -> None:
         """The channel had a backlog and has none any more."""
 
-    def closed(self, error: BaseException | None) -> None:
+    def ended(self, error: BaseException | None) -> None:
         """The channel is at its end, once: None for a clean end of stream."""
 
 
@@ -55,17 +55,17 @@ class Channel(Protocol):
         """Queue ``buffers`` (``size_bytes`` in all) and push out as much as goes at once.
 
         The memory is in use until the transport took it: see ``backlog_bytes``. Errors are
-        told by ``Receiver.closed``, never raised here.
+        told by ``Receiver.ended``, never raised here.
         """
 
     def own_backlog(self) -> None:
         """Replace what is still queued by private copies, so that its memory may be reused."""
 
     def close(self) -> None:
-        """Flush the backlog, then end the stream. ``Receiver.closed`` is not called after this."""
+        """Flush the backlog, then end the stream. ``Receiver.ended`` is not called after this."""
 
     def abort(self) -> None:
-        """End at once and drop the backlog. ``Receiver.closed`` is not called after this."""
+        """End at once and drop the backlog. ``Receiver.ended`` is not called after this."""
 
 
 class Listener(Protocol):
