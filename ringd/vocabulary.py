@@ -7,11 +7,14 @@ fingerprint that every rank must agree on.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Any
 
 import msgpack
+
+from ringd.errors import InvalidArgumentError, UnsupportedTypeError
 
 MAX_DIMS = 64
 MAX_SPEC_BYTES = 2048
@@ -172,3 +175,50 @@ def unpack_spec(data: bytes) -> OpSpec:
     return OpSpec(
         collective, dtype, reduce_op, tuple(shape), root, algorithm, deterministic, group, compression
     )
+
+
+def check_spec(spec: OpSpec, world_size: int) -> None:
+    """Refuse a call that no rank could run; the same on client and daemon.
+
+    Raises:
+        UnsupportedTypeError: dtype or reduce op (a TypeError).
+        InvalidArgumentError: collective, algorithm, root or their combination (a ValueError).
+    """
+    if spec.collective not in ALGORITHMS:
+        raise InvalidArgumentError(f"unknown collective {spec.collective!r}")
+    if spec.collective != Collective.BARRIER.value and spec.dtype not in DTYPES:
+        raise UnsupportedTypeError(
+            f"dtype {spec.dtype or 'none'} is not supported; supported are {', '.join(DTYPES)}"
+        )
+    if spec.collective in REDUCING:
+        if spec.reduce_op not in REDUCE_OPS:
+            raise InvalidArgumentError(
+                f"unknown reduce op {spec.reduce_op!r}{suggestion(spec.reduce_op, REDUCE_OPS)}; "
+                f"known are {', '.join(REDUCE_OPS)}"
+            )
+        if spec.reduce_op == "avg" and not DTYPES[spec.dtype].is_float:
+            raise UnsupportedTypeError(
+                f"avg of {spec.dtype} is not defined (it would not be a whole number); use sum "
+                "and divide, or convert to a floating-point dtype"
+            )
+    known = ALGORITHMS[spec.collective]
+    if spec.algorithm not in known:
+        raise InvalidArgumentError(
+            f"unknown algorithm {spec.algorithm!r} for {spec.collective}"
+            f"{suggestion(spec.algorithm, known)}; known are {', '.join(known)}"
+        )
+    if spec.deterministic and spec.algorithm not in DETERMINISTIC_ALGORITHMS:
+        raise InvalidArgumentError(
+            f"algorithm {spec.algorithm!r} does not fold in rank order; with deterministic=True "
+            f"use one of {', '.join(DETERMINISTIC_ALGORITHMS)}"
+        )
+    if spec.collective == Collective.BROADCAST.value and not 0 <= spec.root < world_size:
+        raise InvalidArgumentError(
+            f"root {spec.root} is not a rank of this group: ranks are 0 to {world_size - 1}"
+        )
+
+
+def suggestion(word: str, known: tuple[str, ...]) -> str:
+    """ " (did you mean 'ring'?)" where a known word is near, else nothing."""
+    near = get_close_matches(word, known, n=1)
+    return f" (did you mean {near[0]!r}?)" if near else ""

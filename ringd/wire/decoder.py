@@ -21,7 +21,7 @@ from ringd.wire.frame import (
 
 STAGING_BYTES = 96 * 1024
 INLINE_BYTES = 64 * 1024
-"""Payloads up to this size may be handed over from the staging buffer, if they lie there whole."""
+"""Payloads up to this size are handed over from the staging buffer; larger ones need a sink."""
 PEEK_BYTES = 64
 """In a run of large frames: how much is read ahead, so that payload does not land in staging."""
 
@@ -152,11 +152,10 @@ class FrameDecoder:
             whole = body + payload_bytes
             inline = None
             if payload_bytes and not self._bulk:
-                if have < whole and whole <= STAGING_BYTES // 2:
+                if have < whole:
                     self._expect(whole)
                     return
-                if have >= whole:
-                    inline = view[start + body : start + whole]
+                inline = view[start + body : start + whole]
             header = unpack_header(view[start + PREAMBLE_BYTES : start + body])
             self._start = start + (whole if inline is not None else body)
             sink = self.handler.on_frame(

@@ -1,0 +1,75 @@
+"""What peers sent for operations that this rank has not entered yet: bounded, and in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringd.wire.frame import FrameError
+
+MAX_EARLY_BYTES = 80 * 1024 * 1024
+MAX_EARLY_FRAMES = 16384
+
+
+class EarlyFlow:
+    """One peer's frames for one operation: its call, its credit, its eager segments."""
+
+    __slots__ = ("credit", "deadline", "segments", "spec")
+
+    def __init__(self) -> None:
+        self.spec: bytes | None = None
+        self.deadline = 0.0
+        self.credit = 0
+        self.segments: list[tuple[list[Any], bytes]] = []
+
+
+class EarlyStore:
+    """All early flows of one rank, by (group, epoch, seq) and peer.
+
+    Raises:
+        FrameError: a peer exceeds the bounds; its connection ends.
+    """
+
+    def __init__(self) -> None:
+        self._flows: dict[tuple[int, int, int], dict[int, EarlyFlow]] = {}
+        self.held_bytes = 0
+        self.held_frames = 0
+
+    def flow(self, group: int, epoch: int, seq: int, peer: int) -> EarlyFlow:
+        """The place for ``peer``'s frames for one operation."""
+        self.held_frames += 1
+        if self.held_frames > MAX_EARLY_FRAMES:
+            raise FrameError(f"more than {MAX_EARLY_FRAMES} frames for operations not entered yet")
+        by_peer = self._flows.setdefault((group, epoch, seq), {})
+        found = by_peer.get(peer)
+        if found is None:
+            found = by_peer[peer] = EarlyFlow()
+        return found
+
+    def keep(self, flow: EarlyFlow, header: list[Any], payload: bytes) -> None:
+        """Hold an eager segment."""
+        self.held_bytes += len(payload)
+        if self.held_bytes > MAX_EARLY_BYTES:
+            raise FrameError(f"more than {MAX_EARLY_BYTES} bytes for operations not entered yet")
+        flow.segments.append((header, payload))
+
+    def take(self, group: int, epoch: int, seq: int) -> dict[int, EarlyFlow] | None:
+        """Hand out what came for an operation that is entered now."""
+        if not self._flows:
+            return None
+        found = self._flows.pop((group, epoch, seq), None)
+        if found is not None:
+            self._forget(found)
+        return found
+
+    def _forget(self, by_peer: dict[int, EarlyFlow]) -> None:
+        for flow in by_peer.values():
+            self.held_bytes -= sum(len(payload) for _, payload in flow.segments)
+        if not self._flows:
+            self.held_frames = 0
+
+    def drop_before(self, epoch: int) -> int:
+        """Forget what belongs to epochs before ``epoch``; returns how many operations it was."""
+        stale = [key for key in self._flows if key[1] < epoch]
+        for key in stale:
+            self._forget(self._flows.pop(key))
+        return len(stale)

@@ -1,0 +1,125 @@
+"""The texts of the engine's errors: who, what, how far, and what to do next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ringd.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    PeerLostError,
+    ProtocolError,
+    RingdError,
+)
+from ringd.vocabulary import OpSpec, unpack_spec
+
+if TYPE_CHECKING:
+    from ringd.engine.operation import Operation
+
+
+def ranks_text(ranks: list[int]) -> str:
+    """ "rank 3", "ranks 1 and 3"."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
+
+
+def mismatch(
+    *, seq: int, epoch: int, rank: int, ours: OpSpec, peer: int, theirs: bytes
+) -> CollectiveMismatchError:
+    """Two ranks called different things at the same sequence number."""
+    try:
+        other = str(unpack_spec(theirs))
+        their_op = unpack_spec(theirs).collective
+    except ValueError:
+        other, their_op = "something that can't be read", ""
+    return CollectiveMismatchError(
+        f"operation {seq} differs between ranks: rank {rank} called {ours}, rank {peer} called "
+        f"{other}. Make the same calls with the same arguments in the same order on every rank; "
+        "this operation is void on all ranks, the next call is an ordinary one.",
+        op=ours.collective,
+        their_op=their_op,
+        group=ours.group,
+        epoch=epoch,
+        seq=seq,
+        ranks=[rank, peer],
+        calls={str(rank): str(ours), str(peer): other},
+    )
+
+
+def refused_locally(
+    *, seq: int, epoch: int, rank: int, spec: OpSpec, cause: RingdError
+) -> CollectiveMismatchError:
+    """A rank's own call was refused before a byte moved; its peers hear of it through this."""
+    return CollectiveMismatchError(
+        f"operation {seq} is void: on rank {rank} the call {spec} was refused "
+        f"({type(cause).__name__}: {cause.message}). Correct the call there; the next call is an "
+        "ordinary one.",
+        op=spec.collective,
+        group=spec.group,
+        epoch=epoch,
+        seq=seq,
+        ranks=[rank],
+        calls={str(rank): str(spec)},
+    )
+
+
+def timed_out(op: Operation, *, elapsed_s: float, quiet: list[int] | None) -> CollectiveTimeoutError:
+    """The deadline passed (``quiet`` None), or these peers owed bytes and were silent too long."""
+    progress = op.progress()
+    waiting = quiet if quiet is not None else progress["waiting_on"]
+    if quiet is not None:
+        setting, limit = "recv_timeout_ms", f"{op.recv_timeout_s * 1e3:.0f} ms without a byte"
+    else:
+        setting, limit = "timeout_s", f"its deadline of {op.timeout_s:g} s"
+    whom = ranks_text(waiting) if waiting else "its own sends"
+    return CollectiveTimeoutError(
+        f"{op.spec.collective} (operation {op.seq} of group {op.spec.group}, epoch {op.epoch}) on "
+        f"rank {op.rank} ended at {limit}: waiting on {whom}, "
+        f"{progress['bytes_done']} of {progress['bytes_total']} bytes received after "
+        f"{elapsed_s:.2f} s. See what {whom} is doing (ringd status); if it is only slow, raise "
+        f"{setting}.",
+        op=op.spec.collective,
+        group=op.spec.group,
+        epoch=op.epoch,
+        seq=op.seq,
+        rank=op.rank,
+        elapsed_s=elapsed_s,
+        setting=setting,
+        **progress,
+    )
+
+
+def peer_lost(rank: int, *, case: str, detail: str, epoch: int, partial: bool = False) -> PeerLostError:
+    """A rank is gone; the epoch is over."""
+    text = f"rank {rank} is lost: {case}"
+    if detail:
+        text += f" ({detail})"
+    if partial:
+        text += "; this is this rank's own view, the rendezvous has not confirmed it"
+    return PeerLostError(
+        text + f". Epoch {epoch} is over: close the communicator and connect again once "
+        f"rank {rank} has been started anew.",
+        rank=rank,
+        case=case,
+        detail=detail,
+        epoch=epoch,
+        partial=partial,
+    )
+
+
+def during(error: RingdError, op: Operation) -> RingdError:
+    """``error`` as this operation's own: with op, seq and progress among its fields."""
+    facts: dict[str, Any] = {
+        "op": op.spec.collective,
+        "group": op.spec.group,
+        "epoch": op.epoch,
+        "seq": op.seq,
+        **op.progress(),
+    }
+    return type(error)(error.message, **{**facts, **error.fields})
+
+
+def protocol(peer: int, what: str) -> ProtocolError:
+    """A peer sent what the protocol does not allow."""
+    return ProtocolError(f"rank {peer} broke the wire protocol: {what}", rank=peer)

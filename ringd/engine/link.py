@@ -1,0 +1,224 @@
+"""One peer's connection: numbered frames, cumulative acks, and fair turns for operations.
+
+Memory of a held frame belongs to its operation until the peer acknowledged it; smaller frames
+are copied. Operations that share a link take turns segment by segment, and none is sent a
+payload that its peer has not asked for, so one that waits never blocks another.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ringd.transport.connection import Connection
+from ringd.wire.decoder import Sink
+from ringd.wire.frame import (
+    FLAG_ACK_NOW,
+    MAGIC,
+    PREAMBLE,
+    VERSION,
+    FrameError,
+    Kind,
+    encode,
+)
+
+from msgpack import Packer
+
+if TYPE_CHECKING:
+    from ringd.engine.engine import Engine
+    from ringd.engine.operation import FlowState, Operation
+
+ACK_EVERY_FRAMES = 64
+ACK_EVERY_BYTES = 4 * 1024 * 1024
+
+_DATA, _CREDIT, _ACK = int(Kind.DATA), int(Kind.CREDIT), int(Kind.ACK)
+_ENVELOPE, _ABORT, _GOODBYE = int(Kind.ENVELOPE), int(Kind.ABORT), int(Kind.GOODBYE)
+
+
+class Link:
+    """The data connection to one peer.
+
+    Attributes:
+        peer: its rank.
+        said_goodbye: the peer told that it leaves; its end of stream is no failure.
+    """
+
+    def __init__(self, engine: Engine, peer: int, connection: Connection) -> None:
+        self.engine = engine
+        self.peer = peer
+        self.connection = connection
+        self.said_goodbye = False
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self._pack = Packer(autoreset=True).pack
+        self._sent_no = 0
+        self._acked_no = 0
+        self._taken_no = 0  # last numbered frame that we took in whole
+        self._told_no = 0  # last number that we acknowledged
+        self._untold_bytes = 0
+        self._unacked: deque[tuple[int, Operation | bytes]] = deque()
+        self._ready: deque[FlowState] = deque()
+        self._landing: Sink | None = None
+        self._ack_now = False
+
+    # Sending
+
+    def send_data(self, flow: FlowState, header: list[Any], payload: memoryview, hold: bool) -> int:
+        """Send one segment; ``hold``: its memory stays in use until acknowledged (large ones).
+
+        Returns:
+            The frame's overhead in bytes.
+        """
+        head = self._pack(header)
+        self._sent_no = number = self._sent_no + 1
+        self._told_no = taken = self._taken_no
+        self._untold_bytes = 0
+        size = len(payload)
+        preamble = PREAMBLE.pack(
+            MAGIC,
+            VERSION,
+            _DATA,
+            FLAG_ACK_NOW if hold and flow.send_i == flow.n_sends else 0,
+            len(head),
+            flow.stream,
+            size,
+            number,
+            taken,
+        )
+        overhead = len(preamble) + len(head)
+        if hold:
+            self._unacked.append((number, flow.op))
+            self.connection.send((preamble + head, payload), overhead + size)
+        else:
+            frame = b"".join((preamble, head, payload))
+            self._unacked.append((number, frame))
+            self.connection.send((frame,), overhead + size)
+        self.sent_bytes += overhead + size
+        return overhead
+
+    def send_note(self, kind: int, stream: int, header: Any) -> int:
+        """Send a numbered frame without payload; returns its size."""
+        self._sent_no = number = self._sent_no + 1
+        self._told_no = self._taken_no
+        self._untold_bytes = 0
+        frame = encode(kind, header, stream=stream, frame_no=number, ack=self._taken_no)
+        self._unacked.append((number, frame))
+        self.connection.send((frame,), len(frame))
+        self.sent_bytes += len(frame)
+        return len(frame)
+
+    def _send_ack(self) -> None:
+        self._told_no = self._taken_no
+        self._untold_bytes = 0
+        frame = encode(_ACK, ack=self._taken_no)
+        self.connection.send((frame,), len(frame))
+        self.sent_bytes += len(frame)
+
+    def enqueue(self, flow: FlowState) -> None:
+        """Give a flow that can send its turn, now if the socket takes it."""
+        if not flow.queued:
+            flow.queued = True
+            self._ready.append(flow)
+        self.pump()
+
+    def pump(self) -> None:
+        """Send what may be sent, a segment of each flow in turn, until the socket is full."""
+        ready = self._ready
+        channel = self.connection.channel
+        while ready and not channel.backlog_bytes:
+            flow = ready.popleft()
+            if flow.can_send():
+                flow.op.send_next(flow)
+                if flow.can_send():
+                    ready.append(flow)
+                    continue
+            flow.queued = False
+
+    def release(self, op: Operation) -> None:
+        """``op`` failed: nothing here may look at its memory any more."""
+        self.connection.channel.own_backlog()
+        if any(entry[1] is op for entry in self._unacked):
+            self._unacked = deque((no, b"" if what is op else what) for no, what in self._unacked)
+        landing = self._landing
+        if landing is not None and getattr(landing, "op", None) is op:
+            landing.abandon()  # type: ignore[attr-defined]
+
+    # Receiving
+
+    def on_frame(
+        self,
+        kind: int,
+        flags: int,
+        stream: int,
+        frame_no: int,
+        ack: int,
+        header: Any,
+        payload_bytes: int,
+        inline: memoryview | None,
+    ) -> Sink | None:
+        """A frame came: account for it, then hand it to the group it belongs to."""
+        if ack > self._acked_no:
+            self._take_ack(ack)
+        if frame_no:
+            if frame_no != self._taken_no + 1:
+                raise FrameError(f"frame {frame_no} follows frame {self._taken_no}")
+            self._ack_now = bool(flags & FLAG_ACK_NOW)
+        self.received_bytes += payload_bytes + 48
+        if kind == _DATA:
+            sink = self.engine.on_data(self, stream, header, payload_bytes, inline)
+            if sink is not None:
+                self._landing = sink
+                self._untold_bytes += payload_bytes
+                return sink
+        elif kind != _ACK:
+            if payload_bytes:
+                raise FrameError(f"a frame of kind {kind} may not carry a payload")
+            self._on_note(kind, stream, header)
+        if frame_no:
+            self._taken(payload_bytes)
+        return None
+
+    def on_payload_end(self) -> None:
+        """A large payload is complete."""
+        landing, self._landing = self._landing, None
+        self._taken(0)
+        landing.complete()  # type: ignore[union-attr]
+
+    def _taken(self, size_bytes: int) -> None:
+        self._taken_no += 1
+        self._untold_bytes += size_bytes
+        if (
+            self._ack_now
+            or self._taken_no - self._told_no >= ACK_EVERY_FRAMES
+            or self._untold_bytes >= ACK_EVERY_BYTES
+        ):
+            self._ack_now = False
+            self._send_ack()
+
+    def _take_ack(self, ack: int) -> None:
+        if ack > self._sent_no:
+            raise FrameError(f"ack of frame {ack}, but {self._sent_no} were sent")
+        self._acked_no = ack
+        unacked = self._unacked
+        while unacked and unacked[0][0] <= ack:
+            what = unacked.popleft()[1]
+            if type(what) is not bytes:
+                what.released()  # type: ignore[union-attr]
+
+    def _on_note(self, kind: int, stream: int, header: Any) -> None:
+        if kind == _CREDIT:
+            self.engine.on_credit(self, stream, header)
+        elif kind == _ENVELOPE:
+            self.engine.on_envelope(self, stream, header)
+        elif kind == _ABORT:
+            self.engine.on_abort(self, stream, header)
+        elif kind == _GOODBYE:
+            self.said_goodbye = True
+        else:
+            raise FrameError(f"a frame of kind {kind} has no place on a link")
+
+    def on_drained(self) -> None:
+        self.pump()
+
+    def on_closed(self, error: BaseException | None) -> None:
+        self.engine.on_link_closed(self, error)
