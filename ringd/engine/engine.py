@@ -213,18 +213,21 @@ class Engine:
         changed = MembershipChangedError(
             f"epoch {self.world.epoch} is over, epoch {epoch} has begun", epoch=epoch
         )
-        for op in list(self._live):
-            op.end(failures.during(changed, op))
+        self.end_all(changed)
         self.world.begin_epoch(epoch)
         self.dropped_frames += self.early.drop_before(epoch)
+
+    def end_all(self, error: RingdError) -> None:
+        """Every operation in flight here ends with ``error``."""
+        for op in list(self._live):
+            op.end(failures.during(error, op))
 
     def peer_lost(self, rank: int, error: RingdError) -> None:
         """A rank is gone: everything that needs it ends now."""
         group = self.world
         if group.broken is None:
             group.broken = error
-        for op in list(self._live):
-            op.end(failures.during(error, op))
+        self.end_all(error)
 
     def peer_left(self, rank: int, next_seq: int) -> None:
         """A rank said goodbye after its calls up to ``next_seq``: later ones can't complete."""

@@ -1,0 +1,79 @@
+"""The trainer's shared memory, as the daemon sees it: mapped segments, checked regions."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+
+from ringd.errors import InvalidArgumentError
+
+MAX_SEGMENTS = 4096
+_F_GET_SEALS = 1034
+_SEAL_SHRINK = 2
+
+
+class MappedArena:
+    """Segments that one client handed over, by number. Memory is the client's; we map it."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, tuple[mmap.mmap, memoryview]] = {}
+
+    def add(self, number: int, size_bytes: int, fd: int) -> None:
+        """Map a segment; takes over ``fd``.
+
+        Raises:
+            InvalidArgumentError: not a memfd that is sealed against shrinking, or too small (a
+                segment that shrank under us would kill the daemon by SIGBUS).
+        """
+        try:
+            seals = fcntl.fcntl(fd, _F_GET_SEALS)
+            size = os.fstat(fd).st_size
+            if not seals & _SEAL_SHRINK:
+                raise InvalidArgumentError(f"segment {number} is not sealed against shrinking")
+            if not 0 < size_bytes <= size:
+                raise InvalidArgumentError(f"segment {number} has {size} bytes, not {size_bytes}")
+            if len(self._segments) >= MAX_SEGMENTS or number in self._segments or number < 1:
+                raise InvalidArgumentError(f"segment number {number} can't be taken")
+            mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        except OSError as exc:
+            raise InvalidArgumentError(f"segment {number} can't be mapped: {exc}") from None
+        finally:
+            os.close(fd)
+        self._segments[number] = (mapped, memoryview(mapped))
+
+    def drop(self, number: int) -> None:
+        """Unmap a segment that the client took back."""
+        found = self._segments.pop(number, None)
+        if found is not None:
+            mapped, view = found
+            # Somebody may still hold a slice (a link's backlog); the last one unmaps it.
+            with contextlib.suppress(BufferError):
+                view.release()
+                mapped.close()
+
+    def region(self, number: int, offset: int, size_bytes: int) -> memoryview:
+        """``size_bytes`` at ``offset`` of a segment.
+
+        Raises:
+            InvalidArgumentError: there is no such memory.
+        """
+        if not size_bytes:
+            return memoryview(b"")
+        found = self._segments.get(number)
+        if found is None or offset < 0 or offset % 8 or offset + size_bytes > len(found[1]):
+            raise InvalidArgumentError(
+                f"the region of {size_bytes} bytes at {offset} of segment {number} is not there"
+            )
+        return found[1][offset : offset + size_bytes]
+
+    @property
+    def mapped_bytes(self) -> int:
+        """How much is mapped."""
+        return sum(len(view) for _, view in self._segments.values())
+
+    def close(self) -> None:
+        """Unmap all."""
+        for number in list(self._segments):
+            self.drop(number)

@@ -1,0 +1,256 @@
+"""One client on the daemon's Unix socket: a trainer, or an observer that only asks for status.
+
+One datagram is one message (see ``ringd.wire.ipc``); the caller's credentials come from the
+kernel. Messages are handled in the order they were sent.
+"""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections import deque
+from functools import partial
+from typing import Any, Protocol
+
+import msgpack
+
+from ringd.daemon.arena import MappedArena
+from ringd.daemon.node import Node
+from ringd.daemon.watch import ProcessWatch
+from ringd.errors import InvalidArgumentError, RendezvousError, RingdError, from_wire
+from ringd.vocabulary import OpSpec, unpack_spec
+from ringd.wire import ipc
+
+MAX_QUEUED = 4096
+HELLO_LIMIT_S = 5.0
+_PEERCRED = struct.Struct("3i")
+_FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
+
+
+class SessionOwner(Protocol):
+    """Who keeps the list of sessions."""
+
+    def session_ended(self, session: Session) -> None:
+        """The session is over."""
+
+
+class Session:
+    """A connected client. As a trainer it is the node's :class:`Trainer`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        sock: socket.socket,
+        node: Node,
+        owner: SessionOwner,
+    ) -> None:
+        self._loop = loop
+        self._sock = sock
+        self._fd = sock.fileno()
+        self._node = node
+        self._owner = owner
+        self._arena = MappedArena()
+        self._queue: deque[bytes] = deque()
+        self._open = True
+        self._watch: ProcessWatch | None = None
+        self._role = ""
+        self._pack = msgpack.Packer(autoreset=True).pack
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+        self.pid, self._uid, _ = _PEERCRED.unpack(credentials)
+        self._hello_timer = loop.call_later(HELLO_LIMIT_S, self.end)
+        loop.add_reader(self._fd, self._readable)
+
+    # The node's view of a trainer
+
+    def welcome(self, epoch: int, facts: dict[str, Any]) -> None:
+        """All trainers are attached."""
+        self._send(ipc.pack(ipc.WELCOME, {"epoch": epoch, **facts}))
+
+    def refuse(self, error: RingdError) -> None:
+        """The client can't be served; the session ends."""
+        self._send(ipc.pack(ipc.REFUSED, error.to_wire()))
+        self.end()
+
+    # Reading
+
+    def _readable(self) -> None:
+        try:
+            data, ancillary, _, _ = self._sock.recvmsg(ipc.MAX_MESSAGE_BYTES, _FD_SPACE)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data, ancillary = b"", []
+        if not data:
+            self._lost("closed its connection without a goodbye")
+            return
+        fds = _fds(ancillary) if ancillary else []
+        try:
+            self._handle(ipc.unpack(data), fds)
+        except (ValueError, TypeError, LookupError, RingdError) as exc:
+            self._node.log.warning("client %d sent a bad message: %s", self.pid, exc)
+            if isinstance(exc, RingdError):
+                self._lost(f"was refused: {exc}")
+            else:
+                self._lost("sent a message that can't be read")
+        finally:
+            for fd in fds:
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+
+    def _handle(self, message: list[Any], fds: list[int]) -> None:
+        kind = message[0]
+        if kind == ipc.SUBMIT and self._role == "trainer":
+            _, request, spec, timeout_s, recv_timeout_s, segment, offset = message
+            self._node.engine.submit(
+                spec,
+                partial(self._arena.region, segment, offset),
+                partial(self._done, request),
+                timeout_s=timeout_s or 0.0,
+                recv_timeout_s=recv_timeout_s or 0.0,
+            )
+        elif kind == ipc.HELLO and not self._role:
+            self._hello(message[1])
+        elif kind == ipc.SEGMENT and self._role == "trainer" and fds:
+            self._arena.add(message[1], message[2], fds.pop())
+        elif kind == ipc.DROP_SEGMENT and self._role == "trainer":
+            self._arena.drop(message[1])
+        elif kind == ipc.POISON and self._role == "trainer":
+            self._node.engine.refuse(_spec(message[2]), from_wire(message[3]))
+        elif kind == ipc.STATUS and self._role:
+            self._status(message[1], message[2])
+        elif kind == ipc.GOODBYE and self._role:
+            self._goodbye(message[1])
+        else:
+            raise InvalidArgumentError(f"a message of kind {kind} has no place here")
+
+    def _hello(self, hello: dict[str, Any]) -> None:
+        self._hello_timer.cancel()
+        if self._uid not in (0, os.getuid()):
+            self.refuse(RendezvousError(f"user {self._uid} may not use this daemon's socket"))
+        elif hello.get("version") != ipc.VERSION:
+            self.refuse(
+                RendezvousError(
+                    f"the client speaks version {hello.get('version')} of the local protocol, this "
+                    f"daemon {ipc.VERSION}; install the same ringd for both"
+                )
+            )
+        elif hello.get("role") == "observer":
+            self._role = "observer"
+            self._send(ipc.pack(ipc.WELCOME, {"epoch": self._node.engine.world.epoch}))
+        else:
+            self._role = "trainer"
+            self._watch = ProcessWatch(self._loop, self.pid, partial(self._lost, "ended"))
+            self._node.attach(self, float(hello.get("timeout_s") or 60.0))
+
+    def _status(self, request: int, scope: str) -> None:
+        if scope == "group":
+            future = self._node.group_status()
+            future.add_done_callback(partial(self._status_came, request))
+        else:
+            self._send(ipc.pack(ipc.STATUS_REPLY, request, self._node.state()))
+
+    def _status_came(self, request: int, future: asyncio.Future[dict[str, Any]]) -> None:
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is not None:
+            reply: Any = {"error": RingdError(str(error)).to_wire(), "self": self._node.state()}
+        else:
+            reply = future.result()
+        self._send(ipc.pack(ipc.STATUS_REPLY, request, reply))
+
+    # Ending
+
+    def _goodbye(self, words: dict[str, Any]) -> None:
+        if self._role == "trainer":
+            raised = words.get("how") == "raised"
+            self._role = "gone"
+            how = "raised" if raised else "goodbye"
+            self._node.detach(self, how, str(words.get("detail", ""))[:2000])
+        self._send(ipc.pack(ipc.BYE))
+        self.end()
+
+    def _lost(self, what: str) -> None:
+        """The client is gone without a goodbye."""
+        if self._role == "trainer":
+            self._role = "gone"
+            self._node.detach(self, "died", f"process {self.pid} {what}")
+        self.end()
+
+    def shut_down(self) -> None:
+        """The daemon ends."""
+        self._send(ipc.pack(ipc.BYE))
+        self.end()
+
+    def end(self) -> None:
+        """Close; the arena is unmapped."""
+        if not self._open:
+            return
+        self._open = False
+        self._hello_timer.cancel()
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        if self._watch is not None:
+            self._watch.close()
+        self._sock.close()
+        self._arena.close()
+        self._owner.session_ended(self)
+
+    # Writing
+
+    def _done(self, request: int, error: RingdError | None) -> None:
+        if error is None:
+            self._send(self._pack((ipc.DONE, request, None)))
+        else:
+            self._send(ipc.pack(ipc.DONE, request, error.to_wire()))
+
+    def _send(self, data: bytes) -> None:
+        if not self._open:
+            return
+        if not self._queue:
+            try:
+                self._sock.send(data)
+                return
+            except (BlockingIOError, InterruptedError):
+                self._loop.add_writer(self._fd, self._writable)
+            except OSError:
+                return  # the reader sees the end
+        if len(self._queue) >= MAX_QUEUED:
+            self._lost("does not read its completions")
+            return
+        self._queue.append(data)
+
+    def _writable(self) -> None:
+        try:
+            while self._queue:
+                self._sock.send(self._queue[0])
+                self._queue.popleft()
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._queue.clear()
+        self._loop.remove_writer(self._fd)
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Shared memory of this client that is mapped here."""
+        return self._arena.mapped_bytes
+
+
+def _fds(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+    found = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            found.frombytes(data[: len(data) - len(data) % found.itemsize])
+    return list(found)
+
+
+def _spec(data: bytes) -> OpSpec:
+    try:
+        return unpack_spec(data)
+    except ValueError:
+        return OpSpec("unknown", "", "", ())
