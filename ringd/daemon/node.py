@@ -213,6 +213,17 @@ class Node:
         self._forget_trainer("gave_up", "waited too long for the others")
         trainer.refuse(error)
 
+    def incomplete(self, timeout_s: float) -> RendezvousError:
+        """Not all daemons came within ``timeout_s``."""
+        missing = sorted(set(range(self.world_size)) - set(self._joined) - {self.rank})
+        here = self.world_size - len(missing)
+        return RendezvousError(
+            f"{here} of {self.world_size} daemons joined within {timeout_s:g} s: missing "
+            f"{failures.ranks_text(missing)}. Start what is missing, or raise join_timeout_s.",
+            joined=self._joined,
+            missing=missing,
+        )
+
     def _who_is_missing(self, when: str) -> RendezvousError:
         everyone = set(range(self.world_size))
         no_daemon = sorted(everyone - set(self._joined) - {self.rank})

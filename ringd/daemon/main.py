@@ -1,0 +1,200 @@
+"""The processes ``ringd daemon`` and ``ringd rendezvous``: settings in, until told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+
+import uvloop
+
+from ringd import __version__
+from ringd.config.loader import Loaded
+from ringd.config.secret import load_secret
+from ringd.config.settings import Settings
+from ringd.daemon.node import Node, Place
+from ringd.daemon.server import ClientServer
+from ringd.engine.engine import EngineOptions
+from ringd.errors import AddressInUseError
+from ringd.observe.accounting import AccountingFile
+from ringd.observe import log as logs
+from ringd.rendezvous.service import RendezvousService
+from ringd.transport.base import Address
+from ringd.transport.handshaking import fresh_nonce
+from ringd.transport.interfaces import interface_address
+from ringd.transport.tcp import TcpTransport
+from ringd.wire.handshake import DAEMON, RENDEZVOUS, Credentials
+
+_FAMILY = {"any": socket.AF_UNSPEC, "4": socket.AF_INET, "6": socket.AF_INET6}
+
+
+def run_daemon(loaded: Loaded) -> None:
+    """Run one rank's daemon until SIGTERM or SIGINT.
+
+    Raises:
+        RendezvousError: the group did not come together within ``join_timeout_s``.
+        ConfigError, AddressInUseError: a setting can't be used.
+    """
+    _log_as("daemon", loaded.settings)
+    uvloop.run(_daemon(loaded), debug=loaded.settings.debug)
+
+
+def run_rendezvous(loaded: Loaded) -> None:
+    """Run the rendezvous service until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError, AddressInUseError: a setting can't be used.
+    """
+    _log_as("rendezvous", loaded.settings)
+    uvloop.run(_rendezvous(loaded.settings), debug=loaded.settings.debug)
+
+
+def _log_as(part: str, settings: Settings) -> None:
+    rank = settings.rank if part == "daemon" else None
+    logs.setup(part, rank=rank, level=settings.log_level, as_json=settings.log_json)
+
+
+def engine_options(settings: Settings) -> EngineOptions:
+    """What the engine takes of the settings."""
+    return EngineOptions(
+        segment_bytes=settings.segment_bytes,
+        eager_bytes=settings.eager_bytes,
+        timeout_s=settings.timeout_s,
+        recv_timeout_s=settings.recv_timeout_ms / 1e3,
+        max_in_flight=settings.max_in_flight,
+    )
+
+
+def transport_of(settings: Settings) -> TcpTransport:
+    """TCP as the settings want it."""
+    return TcpTransport(congestion=settings.congestion, family=_FAMILY[settings.ip_version])
+
+
+def place_of(settings: Settings) -> Place:
+    """Where to listen and what to advertise."""
+    bind = settings.bind
+    if settings.interface:
+        bind = interface_address(settings.interface, settings.ip_version)
+    told = settings.advertise
+    return Place(
+        bind=bind,
+        ports=tuple(settings.port),
+        advertise_host=told.host if told else "",
+        advertise_port=told.port if told else 0,
+    )
+
+
+async def _daemon(loaded: Loaded) -> None:
+    settings = loaded.settings
+    assert settings.rank is not None and settings.world_size is not None
+    if settings.rendezvous is None:
+        loaded.require("rendezvous")
+    assert settings.rendezvous is not None
+    loop = asyncio.get_running_loop()
+    log = logging.getLogger(f"ringd.daemon[{settings.rank}]")
+    deadline = loop.time() + settings.join_timeout_s
+    recorder = AccountingFile(settings.accounting) if settings.accounting else None
+    node = Node(
+        loop=loop,
+        transport=transport_of(settings),
+        credentials=Credentials(
+            settings.job_id, settings.rank, settings.world_size, DAEMON, load_secret(settings)
+        ),
+        rendezvous=Address(settings.rendezvous.host, settings.rendezvous.port),
+        place=place_of(settings),
+        options=engine_options(settings),
+        rng=random.Random(secrets.randbits(64)),
+        nonce=fresh_nonce,
+        log=log,
+        recorder=recorder,
+    )
+    server = ClientServer(loop, node, loaded.socket_path)
+    try:
+        await _until_told(lambda: _serve(node, server, settings, deadline, log))
+    finally:
+        server.close()
+        await node.stop()
+        if recorder is not None:
+            recorder.close()
+
+
+async def _serve(
+    node: Node, server: ClientServer, settings: Settings, deadline: float, log: logging.Logger
+) -> None:
+    await node.start(deadline)
+    log.info(
+        "ringd %s daemon: rank %d of %d, job %s, listening on %s, advertised as %s, rendezvous %s, "
+        "socket %s, transport tcp (congestion control %s), security HMAC-SHA-256 job secret, no TLS",
+        __version__,
+        node.rank,
+        node.world_size,
+        settings.job_id,
+        node.listening,
+        node.address,
+        settings.rendezvous,
+        server.path,
+        settings.congestion,
+    )
+    try:
+        async with asyncio.timeout_at(deadline):
+            await node.formed.wait()
+    except TimeoutError:
+        raise node.incomplete(settings.join_timeout_s) from None
+    await asyncio.Event().wait()
+
+
+async def _rendezvous(settings: Settings) -> None:
+    log = logging.getLogger("ringd.rendezvous")
+    assert settings.world_size is not None
+    service = RendezvousService(
+        transport_of(settings),
+        Credentials(settings.job_id, -1, settings.world_size, RENDEZVOUS, load_secret(settings)),
+        log=log,
+    )
+    host, ports = settings.rendezvous_listen()
+    if settings.interface:
+        host = interface_address(settings.interface, settings.ip_version)
+    address = await _start_on(service, host, list(ports))
+    log.info(
+        "ringd %s rendezvous: job %s, %d ranks, listening on %s, transport tcp, security "
+        "HMAC-SHA-256 job secret, no TLS",
+        __version__,
+        settings.job_id,
+        settings.world_size,
+        address,
+    )
+    try:
+        await _until_told(asyncio.Event().wait)
+    finally:
+        await service.stop()
+
+
+async def _start_on(service: RendezvousService, host: str, ports: list[int]) -> Address:
+    for port in ports[:-1]:
+        try:
+            return await service.start(Address(host, port))
+        except AddressInUseError:
+            continue
+    return await service.start(Address(host, ports[-1]))
+
+
+async def _until_told(work: Callable[[], Awaitable[object]]) -> None:
+    """Run ``work`` until it fails, or a signal asks us to end in order."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    task = asyncio.ensure_future(work())
+    waiter = asyncio.ensure_future(told.wait())
+    try:
+        await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        for pending in (task, waiter):
+            pending.cancel()
+        await asyncio.gather(task, waiter, return_exceptions=True)
