@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvloop
 
 from ringd.config import environment
 from ringd.config.loader import Loaded
@@ -69,7 +68,7 @@ def run(command: Sequence[str], n: int, loaded: Loaded) -> int:
     logs.setup("run", level=loaded.settings.log_level, as_json=loaded.settings.log_json)
     job = _prepare(n, loaded)
     try:
-        return uvloop.run(_run(job, command))
+        return asyncio.run(_run(job, command))
     finally:
         shutil.rmtree(job.folder, ignore_errors=True)
 

@@ -1,0 +1,122 @@
+"""Starts the workers of every implementation, and gives them orders in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ringd.config import environment
+from ringd.errors import RingdError
+
+START_LIMIT_S = 60.0
+ORDER_LIMIT_S = 120.0
+END_LIMIT_S = 10.0
+
+
+class Crew:
+    """The workers of some implementations at one world size; a context manager.
+
+    Args:
+        impls: "ringd", "gloo".
+        n: world size.
+    """
+
+    def __init__(self, impls: Sequence[str], n: int) -> None:
+        self.n = n
+        self._impls = list(impls)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._files: dict[tuple[str, int], Any] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="ringd-bench-")
+
+    def __enter__(self) -> Crew:
+        path = Path(self._folder.name) / "control"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(str(path))
+            listener.listen(64)
+            listener.settimeout(START_LIMIT_S)
+            try:
+                for impl in self._impls:
+                    self._start(impl, str(path))
+                for _ in range(len(self._impls) * self.n):
+                    self._enlist(listener)
+            except BaseException:
+                self.__exit__()
+                raise
+        return self
+
+    def _start(self, impl: str, control: str) -> None:
+        worker = [sys.executable, "-m", "ringd.bench.worker", control, impl]
+        if impl == "ringd":
+            run = [sys.executable, "-m", "ringd", "run", "-n", str(self.n), "--", *worker]
+            self._spawn(run)
+            return
+        init = f"file://{self._folder.name}/{impl}-store"
+        for rank in range(self.n):
+            self._spawn([*worker, str(rank), str(self.n), init])
+
+    def _spawn(self, command: list[str]) -> None:
+        env = environment.snapshot()
+        env.setdefault("OMP_NUM_THREADS", "1")
+        process = subprocess.Popen(
+            command, env=env, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        self._processes.append(process)
+
+    def _enlist(self, listener: socket.socket) -> None:
+        try:
+            sock, _ = listener.accept()
+        except TimeoutError:
+            raise RingdError(f"a worker did not start within {START_LIMIT_S:g} s") from None
+        sock.settimeout(ORDER_LIMIT_S)
+        file = sock.makefile("rw", encoding="utf-8")
+        sock.close()  # the file keeps it
+        hello = json.loads(file.readline())
+        self._files[hello["impl"], hello["rank"]] = file
+
+    def order(self, impl: str, **what: Any) -> list[dict[str, Any]]:
+        """Have all ranks of ``impl`` do something at once; their answers by rank.
+
+        Raises:
+            RingdError: a worker ended or did not answer in time.
+        """
+        files = [self._files[impl, rank] for rank in range(self.n)]
+        answers = []
+        try:
+            for file in files:
+                file.write(json.dumps(what) + "\n")
+                file.flush()
+            for rank, file in enumerate(files):
+                line = file.readline()
+                if not line:
+                    raise RingdError(f"worker {rank} of {impl} ended in the middle of {what}")
+                answers.append(json.loads(line))
+        except OSError as exc:
+            raise RingdError(f"a worker of {impl} failed in the middle of {what}: {exc}") from None
+        return answers
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files.values():
+            with contextlib.suppress(OSError, ValueError):
+                file.write('{"do": "end"}\n')
+                file.flush()
+                file.close()
+        for process in self._processes:
+            try:
+                process.wait(END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(END_LIMIT_S)
+                process.kill()
+                process.wait()
+        self._folder.cleanup()

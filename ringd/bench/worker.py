@@ -1,0 +1,70 @@
+"""One rank of one implementation: takes orders from the driver, times operations back to back.
+
+Orders and answers are JSON lines over the driver's Unix socket. Between orders a worker sleeps in
+``recv``, so that it costs the others nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from ringd.bench.subjects import Gloo, Ringd, Subject, Tensors, dtype_of, fill, holds
+
+WARM_UP = 3
+
+
+def main(argv: list[str]) -> None:
+    """``worker CONTROL ringd`` or ``worker CONTROL gloo RANK WORLD_SIZE INIT_METHOD``."""
+    torch.set_num_threads(1)
+    control, impl, *rest = argv
+    subject: Subject = Ringd() if impl == "ringd" else Gloo(int(rest[0]), int(rest[1]), rest[2])
+    kept: dict[str, Tensors] = {}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.connect(control)
+        file = sock.makefile("rw", encoding="utf-8")
+        _say(file, {"impl": impl, "rank": subject.rank, "n": subject.world_size})
+        for line in file:
+            order = json.loads(line)
+            if order["do"] == "end":
+                break
+            _say(file, _measure(subject, order, kept))
+        subject.close()
+
+
+def _say(file: Any, what: dict[str, Any]) -> None:
+    file.write(json.dumps(what) + "\n")
+    file.flush()
+
+
+def _measure(subject: Subject, order: dict[str, Any], kept: dict[str, Tensors]) -> dict[str, Any]:
+    """A checked operation, a warm-up, then ``operations`` timed ones."""
+    op, algorithm = order["op"], order["algorithm"]
+    key = f"{op} {order['count']} {order['dtype']} {order['memory']}"
+    tensors = kept.get(key)
+    if tensors is None:
+        kept.clear()  # one size at a time: the memory of the last one is given back
+        dtype = dtype_of(order["dtype"])
+        tensors = kept[key] = subject.tensors(op, order["count"], dtype, order["memory"])
+    fill(tensors, op, subject.rank)
+    subject.run(op, tensors, algorithm)
+    ok = holds(tensors, op, subject.rank, subject.world_size)
+    # From here on values do not matter; zeros stay zeros, whatever is summed how often.
+    tensors["input"].zero_()
+    for _ in range(min(WARM_UP, order["operations"])):
+        subject.run(op, tensors, algorithm)
+    times = []
+    for _ in range(order["operations"]):
+        begun = perf_counter_ns()
+        subject.run(op, tensors, algorithm)
+        times.append((perf_counter_ns() - begun) / 1e3)
+    return {"times_us": times, "ok": ok}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
