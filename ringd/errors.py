@@ -55,120 +55,120 @@ class RingdError(Exception):
 class ConfigError(RingdError, ValueError):
     """A setting is unknown, malformed or out of range."""
 
-    code = "config"
+    code: ClassVar[str] = "config"
 
 
 class UnsupportedPlatformError(RingdError):
     """ringd runs on Linux only (memfd, pidfd, SEQPACKET Unix sockets)."""
 
-    code = "platform"
+    code: ClassVar[str] = "platform"
 
 
 class RendezvousError(RingdError):
     """The group could not be formed; says who joined, who is missing, and the last cause."""
 
-    code = "rendezvous"
-    retry = "new_epoch"
+    code: ClassVar[str] = "rendezvous"
+    retry: ClassVar[Retry] = "new_epoch"
 
 
 class HandshakeRefusedError(RendezvousError):
     """The other side of a TCP connection refused us, or we refused it, by name."""
 
-    code = "handshake_refused"
+    code: ClassVar[str] = "handshake_refused"
 
 
 class AddressInUseError(RingdError):
     """A port is taken; the text has host:port."""
 
-    code = "address_in_use"
+    code: ClassVar[str] = "address_in_use"
 
 
 class InvalidTensorError(RingdError, ValueError):
     """A tensor that can't be an output: read-only, or overlapping itself."""
 
-    code = "invalid_tensor"
-    retry = "same_epoch"
+    code: ClassVar[str] = "invalid_tensor"
+    retry: ClassVar[Retry] = "same_epoch"
 
 
 class InvalidArgumentError(RingdError, ValueError):
     """An argument's value is outside what the call takes."""
 
-    code = "invalid_argument"
-    retry = "same_epoch"
+    code: ClassVar[str] = "invalid_argument"
+    retry: ClassVar[Retry] = "same_epoch"
 
 
 class UnsupportedTypeError(RingdError, TypeError):
     """Not a tensor, or a dtype or operation that ringd does not reduce."""
 
-    code = "unsupported_type"
-    retry = "same_epoch"
+    code: ClassVar[str] = "unsupported_type"
+    retry: ClassVar[Retry] = "same_epoch"
 
 
 class CollectiveError(RingdError):
     """A collective that had begun did not complete. Fields: op, group, epoch, seq."""
 
-    code = "collective"
-    retry = "same_epoch"
+    code: ClassVar[str] = "collective"
+    retry: ClassVar[Retry] = "same_epoch"
 
 
 class CollectiveTimeoutError(CollectiveError, TimeoutError):
     """The call's deadline passed, or a peer that owed bytes was silent too long."""
 
-    code = "timeout"
+    code: ClassVar[str] = "timeout"
 
 
 class CollectiveMismatchError(CollectiveError):
     """Ranks called different things at the same sequence number."""
 
-    code = "mismatch"
+    code: ClassVar[str] = "mismatch"
 
 
 class PeerLostError(CollectiveError):
     """A rank is gone without which the operation can't complete. Field: rank."""
 
-    code = "peer_lost"
-    retry = "new_epoch"
+    code: ClassVar[str] = "peer_lost"
+    retry: ClassVar[Retry] = "new_epoch"
 
 
 class MembershipChangedError(CollectiveError):
     """The epoch in which the operation was posted is over."""
 
-    code = "membership_changed"
-    retry = "new_epoch"
+    code: ClassVar[str] = "membership_changed"
+    retry: ClassVar[Retry] = "new_epoch"
 
 
 class ProtocolError(CollectiveError):
     """A peer broke the wire protocol; its connection was closed."""
 
-    code = "protocol"
-    retry = "new_epoch"
+    code: ClassVar[str] = "protocol"
+    retry: ClassVar[Retry] = "new_epoch"
 
 
 class TooManyOperationsError(RingdError):
     """More operations in flight than the bound; wait for some first."""
 
-    code = "too_many_operations"
-    retry = "same_epoch"
+    code: ClassVar[str] = "too_many_operations"
+    retry: ClassVar[Retry] = "same_epoch"
 
 
 class DaemonLostError(RingdError):
     """The trainer's own daemon is gone, stopped, or does not answer."""
 
-    code = "daemon_lost"
-    retry = "new_epoch"
+    code: ClassVar[str] = "daemon_lost"
+    retry: ClassVar[Retry] = "new_epoch"
 
 
 class ArenaFullError(RingdError, MemoryError):
     """The shared-memory arena has no room; says its cap and what holds it."""
 
-    code = "arena_full"
-    retry = "same_epoch"
+    code: ClassVar[str] = "arena_full"
+    retry: ClassVar[Retry] = "same_epoch"
 
 
 class CommunicatorClosedError(RingdError):
     """The communicator was closed, or belongs to the parent of this process."""
 
-    code = "closed"
+    code: ClassVar[str] = "closed"
 
 
 def _subclasses(cls: type[RingdError]) -> dict[str, type[RingdError]]:

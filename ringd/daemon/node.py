@@ -16,8 +16,15 @@ from ringd.engine import failures
 from ringd.engine.engine import Engine, EngineOptions
 from ringd.engine.link import Link
 from ringd.engine.operation import Operation
-from ringd.errors import AddressInUseError, MembershipChangedError, RendezvousError, RingdError
+from ringd.errors import (
+    AddressInUseError,
+    MembershipChangedError,
+    RendezvousError,
+    RingdError,
+    from_wire,
+)
 from ringd.rendezvous.agent import Agent
+from ringd.rendezvous.events import Lost
 from ringd.transport.base import Address, Listener, Transport
 from ringd.transport.connection import Connection
 from ringd.transport.handshaking import Reception, shake_hands_as_dialer
@@ -106,13 +113,13 @@ class Node:
             options=options,
         )
         self._agent = Agent(
-            transport=transport,
-            credentials=credentials,
-            rendezvous=rendezvous,
-            events=self,
+            transport,
+            credentials,
+            rendezvous,
+            self,
             rng=rng,
-            nonce=nonce,
             log=log,
+            make_nonce=nonce,
             sizes=(options.segment_bytes, options.eager_bytes),
         )
         self._listener: Listener | None = None
@@ -145,7 +152,7 @@ class Node:
             RendezvousError: not by the loop-time ``deadline``; HandshakeRefusedError at once.
             AddressInUseError: no port of ours is free.
         """
-        await self._agent.join(self._listen, deadline)
+        await self._agent.join(self._listen, deadline=deadline)
 
     async def _listen(self, local: Address) -> Address:
         """Listen; ``local`` is the address of our end of the connection to the rendezvous."""
@@ -183,7 +190,7 @@ class Node:
             link.send_note(Kind.GOODBYE, 0, [self.engine.world.epoch])
             link.connection.close()
         self.engine.links.clear()
-        await self._agent.leave()
+        self._agent.leave()
 
     # The trainer
 
@@ -363,16 +370,17 @@ class Node:
             self._started = True
             self._trainer.welcome(epoch, {"rank": self.rank, "world_size": self.world_size})
 
-    def on_abort(self, epoch: int, group: int, seq: int, error: RingdError) -> None:
+    def on_abort(self, epoch: int, group: int, seq: int, error: dict[str, Any]) -> None:
         """An operation failed on another rank."""
-        self.engine.abort(group, epoch, seq, error)
+        self.engine.abort(group, epoch, seq, from_wire(error))
 
-    def on_lost(self, rank: int, case: str, detail: str, epoch: int) -> None:
+    def on_lost(self, lost: Lost) -> None:
         """A rank is gone without a goodbye."""
-        if epoch == self.engine.world.epoch:
-            self.engine.peer_lost(
-                rank, failures.peer_lost(rank, case=case, detail=detail, epoch=epoch)
+        if lost.epoch == self.engine.world.epoch:
+            error = failures.peer_lost(
+                lost.rank, case=lost.case, detail=lost.detail, epoch=lost.epoch
             )
+            self.engine.peer_lost(lost.rank, error)
 
     def on_left(self, rank: int, epoch: int, next_seq: int) -> None:
         """A rank's trainer said goodbye."""
@@ -388,13 +396,13 @@ class Node:
         """Who is here so far."""
         self._joined, self._attached = joined, attached
 
-    def on_refused(self, error: RendezvousError) -> None:
+    def on_refused(self, text: str) -> None:
         """The rendezvous says that the group can't form as it is."""
-        self.failed = error
+        error = self.failed = RendezvousError(text)
         if self._trainer is not None and not self._started:
             trainer = self._trainer
             self._forget_trainer("gave_up", error.message)
-            trainer.refuse(error)
+            trainer.refuse(error.copy())
 
     def on_coordinator_lost(self, reason: str) -> None:
         """Links keep working; attaching and verdicts do not."""

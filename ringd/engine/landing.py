@@ -130,7 +130,7 @@ class FoldLanding(_Landing):
     def __init__(self, op: Operation, flow: FlowState, item: RecvItem, app: Application) -> None:
         super().__init__(op, flow, item)
         self._app = app
-        self._element_bytes = item.size_bytes // item.count
+        self._element_bytes = item.size_bytes // item.length
         self._piece = op.engine.piece
         self._count = 0  # bytes in the piece
         self._done = 0  # elements folded

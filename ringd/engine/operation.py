@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ringd.engine.engine import Engine
     from ringd.engine.group import Compiled, Group
     from ringd.engine.link import Link
+    from ringd.kernels.base import Kernel
 
 OnDone = Callable[[RingdError | None], None]
 COPY_BYTES = 16 * 1024
@@ -147,7 +148,8 @@ class Operation:
         self.rank = engine.rank
         self.spec: OpSpec = compiled.spec
         self.plan: Plan = plan
-        self.kernel = kernel = compiled.kernel
+        kernel = compiled.kernel
+        self.kernel = cast("Kernel", kernel)  # None for moves, which never look at it
         self.seq = seq
         self.mem = mem
         self.source = mem
@@ -322,8 +324,8 @@ class Operation:
             return
         app = self.plan.applications[item.cell][item.application]
         if in_turn and app.contributions == 1:
-            if item.count:
-                self.fold_one(item, app, data, 0, item.count)
+            if item.length:
+                self.fold_one(item, app, data, 0, item.length)
             self.applied(item.cell, 1)
         else:
             self.park(item, bytes(data))

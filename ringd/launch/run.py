@@ -30,6 +30,7 @@ from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
 from ringd.wire.handshake import RENDEZVOUS, Credentials
 
+log = logging.getLogger("ringd.run")
 SURVIVOR_GRACE_S = 3.0
 """After a failure: how long the other trainers may take to see it and say so."""
 DAEMON_FAILED = 4
@@ -207,13 +208,13 @@ async def _watch(
 def _failure(child: Child | None, code: int, daemons: list[Child]) -> int:
     """0: as it should be; else what the launcher exits with."""
     if child is None:
-        print("ringd: the warden process ended; ending the job", file=sys.stderr)
+        log.error("the warden process ended; ending the job")
         return DAEMON_FAILED
     if child in daemons:
-        print(f"ringd: the {child.name} ended ({_ending(code)}); ending the job", file=sys.stderr)
+        log.error("the %s ended (%s); ending the job", child.name, _ending(code))
         return code if code > 0 else DAEMON_FAILED
     if code:
-        print(f"ringd: rank {child.name} failed ({_ending(code)}); ending the job", file=sys.stderr)
+        log.error("rank %s failed (%s); ending the job", child.name, _ending(code))
     return code if code >= 0 else 128 - code
 
 

@@ -3,7 +3,8 @@
 Meaning, which the executor and the symbolic proof share:
 
 - The working region of an operation is cut into ``n_chunks`` chunks. Rank r starts with its
-  own contribution in every chunk that is in ``contributes[...]`` of the collective.
+  own contribution in every chunk; for all_gather in chunk r only, for broadcast at the root only.
+  At the end every chunk holds the result; for reduce_scatter chunk r does at rank r.
 - In a round all sends and receives run at once. A send reads its chunk as it stands after all
   receives on that chunk in *earlier* rounds.
 - Receives on one chunk form a sequence of *applications*: consecutive ``reduce`` receives with
@@ -55,12 +56,11 @@ class Schedule:
 
     Attributes:
         fold: "rank": contributions of one application, our own included, are folded from the
-            left in rank order; "arrival of rounds" ("round"): our own first, then in the order
-            of rounds. Either way the order is fixed, so that repeats give the same bits.
+            left in rank order; "round": our own first, then in the order of rounds and, within
+            a round, as listed. Either way the order is fixed, so that repeats give the same bits.
         owned: chunks whose reduction ends at this rank.
         snapshot: sends read the region as it was at the start (needed where a fold may
             overwrite a chunk that is still being sent).
-        result: chunks that hold the result at the end (for reduce_scatter only one's own).
     """
 
     collective: str

@@ -30,11 +30,11 @@ class SendItem(NamedTuple):
 class RecvItem(NamedTuple):
     """One segment to receive, as contribution number ``position`` of an application.
 
-    It concerns elements [start, start + count) of the region; ``offset`` is in bytes, as in SendItem.
+    It concerns elements [start, start + length) of the region; ``offset`` is in bytes, as in SendItem.
     """
 
     start: int
-    count: int
+    length: int
     offset: int
     size_bytes: int
     cell: int

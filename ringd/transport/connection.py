@@ -49,14 +49,19 @@ class Connection:
     def close(self) -> None:
         """Flush, then end; the handler hears no more."""
         if not self.closed:
-            self.closed = True
+            self._deafen()
             self.channel.close()
 
     def abort(self) -> None:
         """End at once; the handler hears no more."""
         if not self.closed:
-            self.closed = True
+            self._deafen()
             self.channel.abort()
+
+    def _deafen(self) -> None:
+        """The rest of a read in which a frame's handler ended the connection goes to nobody."""
+        self.closed = True
+        self._decoder.handler = _DEAF
 
     # Receiver of the channel
 
@@ -83,6 +88,19 @@ class Connection:
         self.closed = True
         self.channel.abort()
         self.handler.on_closed(error)
+
+
+class _Deaf:
+    """Stands in for the handler of a connection that was ended."""
+
+    def on_frame(self, *head: Any) -> Sink | None:
+        raise FrameError("the connection was ended by its handler")
+
+    def on_payload_end(self) -> None:
+        """Nobody waits for it."""
+
+
+_DEAF = _Deaf()
 
 
 class FrameCollector:

@@ -4,9 +4,10 @@ Each has "type"; the rest of its keys:
 
 Daemon to rendezvous::
 
-    join        address [host, port], version, pid, host
-    attach      attempt               a trainer asks to take part
-    detach      how: "goodbye" | "died" | "raised" | "gave_up", detail, epoch
+    join        address [host, port], version, pid, host, sizes [segment, eager] in bytes
+    attach      attempt               a trainer asks to take part; attempts count from 1
+    detach      how: "goodbye" | "died" | "raised" | "gave_up", detail, next_seq,
+                epoch (0: not started)
     link_lost   peer, reason, epoch   a data connection ended without a goodbye
     op_failed   epoch, group, seq, error
     want_link   peer                  ask the lower rank to dial us
@@ -18,23 +19,65 @@ Daemon to rendezvous::
 Rendezvous to daemon::
 
     members     members [[rank, host, port], ...]   all daemons are here (again)
-    start       epoch                 all trainers are attached
+    start       epoch, attempt        all trainers are attached; attempt: the one that takes part
     abort       epoch, group, seq, error
-    lost        rank, case, detail, epoch
-    left        rank, epoch           its trainer said goodbye
+    lost        rank, case, detail, epoch, link     link [a, b]: a lost b; nil: not a link
+    left        rank, epoch, next_seq  its trainer said goodbye before operation next_seq
     dial        peer
     waiting     joined [ranks], attached [ranks]    who is here, so that a timeout can say it
+    refused     text                  the group can't form as it is
     report      request
     status      request, status
+
+An observer sends "status" and receives "status".
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from ringd.wire.frame import Kind, encode
+from ringd.wire.frame import FrameError, Kind, encode
+
+T = TypeVar("T")
 
 
 def message(kind: str, /, **fields: Any) -> bytes:
     """One control frame, ready to send."""
     return encode(Kind.CONTROL, {"type": kind, **fields})
+
+
+def read(kind: int, header: Any) -> tuple[str, dict[str, Any]]:
+    """The type of a control frame, and its fields.
+
+    Raises:
+        FrameError: not a control frame, or not a map with "type".
+    """
+    if kind != Kind.CONTROL:
+        raise FrameError(f"a frame of kind {kind} may not come on a control connection")
+    if not isinstance(header, dict) or not isinstance(header.get("type"), str):
+        raise FrameError("a control message is a map with a type")
+    return header["type"], header
+
+
+def field(fields: dict[str, Any], name: str, kind: type[T]) -> T:
+    """The field ``name``, which must be exactly of type ``kind`` (True is not a number).
+
+    Raises:
+        FrameError: it is missing, or of another type.
+    """
+    value = fields.get(name)
+    if type(value) is not kind:
+        raise FrameError(f"{fields.get('type')}: the field {name!r} must be {kind.__name__}")
+    return value
+
+
+def int_list(fields: dict[str, Any], name: str) -> list[int]:
+    """The field ``name``, a list of numbers that are not negative: ranks, sizes.
+
+    Raises:
+        FrameError: it is missing, or something else.
+    """
+    numbers = field(fields, name, list)
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise FrameError(f"{fields.get('type')}: the field {name!r} must hold whole numbers")
+    return numbers

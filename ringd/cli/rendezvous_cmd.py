@@ -1,0 +1,34 @@
+"""``ringd rendezvous``: the service at which daemons meet."""
+
+from __future__ import annotations
+
+import typer
+
+from ringd.cli import options
+
+EXAMPLE = "Example: ringd rendezvous --world-size 4 --bind 10.0.0.1 --port 7000"
+
+
+def rendezvous(
+    ctx: typer.Context,
+    world_size: options.WorldSize = None,
+    job_id: options.JobId = None,
+    secret_file: options.SecretFile = None,
+    join_timeout_s: options.JoinTimeout = None,
+    rendezvous: options.Rendezvous = None,
+    bind: options.Bind = None,
+    port: options.Port = None,
+    interface: options.Interface = None,
+    ip_version: options.IpVersion = None,
+    config: options.Config = None,
+    log_level: options.LogLevel = None,
+    log_json: options.LogJson = None,
+    debug: options.Debug = None,
+) -> None:
+    """Run the rendezvous service of a job until it is told to end."""
+    loaded = options.settings_from(ctx)
+    loaded.require("world_size")
+
+    from ringd.daemon.main import run_rendezvous
+
+    run_rendezvous(loaded)

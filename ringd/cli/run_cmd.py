@@ -1,0 +1,47 @@
+"""``ringd run``: a whole job on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ringd.cli import options
+
+EXAMPLE = "Example: ringd run -n 4 --accounting bytes.jsonl -- python train.py --epochs 3"
+CONTEXT = {"allow_interspersed_args": False}
+"""From the command's first word on, all belongs to it, options too."""
+
+
+def run(
+    ctx: typer.Context,
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND [ARGS]...", help="What each rank runs.")
+    ],
+    n: Annotated[int, typer.Option("-n", "--ranks", min=1, help="Number of ranks.", metavar="N")],
+    job_id: options.JobId = None,
+    secret_file: options.SecretFile = None,
+    join_timeout_s: options.JoinTimeout = None,
+    timeout_s: options.Timeout = None,
+    recv_timeout_ms: options.RecvTimeout = None,
+    bind: options.Bind = None,
+    port: options.Port = None,
+    interface: options.Interface = None,
+    ip_version: options.IpVersion = None,
+    segment_bytes: options.SegmentBytes = None,
+    eager_bytes: options.EagerBytes = None,
+    max_in_flight: options.MaxInFlight = None,
+    congestion: options.Congestion = None,
+    arena_limit_bytes: options.ArenaLimit = None,
+    accounting: options.Accounting = None,
+    config: options.Config = None,
+    log_level: options.LogLevel = None,
+    log_json: options.LogJson = None,
+    debug: options.Debug = None,
+) -> None:
+    """Start a rendezvous, N daemons and N trainers; the first failure ends them all."""
+    loaded = options.settings_from(ctx, world_size=n)
+
+    from ringd.launch.run import run as launch
+
+    raise typer.Exit(launch(command, n, loaded))

@@ -1,0 +1,84 @@
+"""What can be set, and the defaults. One flat, frozen model.
+
+A field is a key of ``ringd.toml``, a variable ``RINGD_<NAME>`` and, on the commands that use it,
+a flag. Its type, in ``ringd.config.fields``, says what is allowed.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, SecretStr
+
+from ringd.config import fields
+from ringd.config.fields import GIB, KIB, MIB
+from ringd.config.values import PortRange
+
+
+class Settings(BaseModel):
+    """All settings of daemons, rendezvous, launcher and client.
+
+    Attributes:
+        job_id: who does not name this job is refused at the handshake.
+        rank: this daemon's or trainer's rank.
+        world_size: number of ranks.
+        rendezvous: where the rendezvous service listens (host:port).
+        bind: local address to listen on. "": for a daemon the local address of the socket that
+            reached the rendezvous; for the rendezvous see :meth:`rendezvous_listen`.
+        advertise: what others dial, where that differs from where we listen (NAT, containers).
+        port: port or range to listen on; 0 is any free port.
+        interface: listen on this interface's address (instead of ``bind``).
+        ip_version: address family to use where a name or interface has both.
+        socket: the daemon's Unix socket, for its client.
+        secret_file: holds the job's secret; readable by its owner only.
+        secret: the secret itself; from the environment only.
+        join_timeout_s: until when all ranks must have come together.
+        timeout_s: default deadline of a collective call.
+        recv_timeout_ms: longest silence of a peer that owes bytes; 0 is off.
+        segment_bytes: pipelining unit.
+        eager_bytes: payloads up to this size need no credit of their receiver.
+        max_in_flight: operations that a trainer may have posted and not finished.
+        congestion: "auto" takes cubic on links within a host, else the system's; "system"
+            leaves it alone; other words name the kernel's algorithm.
+        arena_limit_bytes: cap on a trainer's shared memory.
+        accounting: a file that gets one JSON line per operation and rank.
+        log_level: the least severe level that is logged.
+        log_json: log JSON lines.
+        debug: tracebacks for errors, asyncio's debug mode.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    job_id: fields.JobId = "default"
+    rank: fields.Rank | None = None
+    world_size: fields.WorldSize | None = None
+    rendezvous: fields.ServiceAddress | None = None
+    bind: fields.Host = ""
+    advertise: fields.AdvertisedAddress | None = None
+    port: fields.Ports = PortRange(0, 0)
+    interface: fields.Interface = ""
+    ip_version: fields.IpVersion = "any"
+    socket: fields.SocketPath | None = None
+    secret_file: fields.AnyPath | None = None
+    secret: SecretStr | None = None
+    join_timeout_s: fields.Seconds = 60.0
+    timeout_s: fields.Seconds = 300.0
+    recv_timeout_ms: fields.MillisecondsOrOff = 0
+    segment_bytes: fields.SegmentSize = MIB
+    eager_bytes: fields.EagerSize = 64 * KIB
+    max_in_flight: fields.Operations = 1024
+    congestion: fields.Congestion = "auto"
+    arena_limit_bytes: fields.ArenaSize = 8 * GIB
+    accounting: fields.AnyPath | None = None
+    log_level: fields.LogLevel = "info"
+    log_json: fields.Flag = False
+    debug: fields.Flag = False
+
+    def rendezvous_listen(self) -> tuple[str, PortRange]:
+        """Where a rendezvous service listens: ``bind`` and ``port``, else what ``rendezvous`` says.
+
+        Without any of them it is a free port of 127.0.0.1: nothing is open to others unasked.
+        """
+        host, port = self.bind, self.port
+        if self.rendezvous is not None:
+            host = host or self.rendezvous.host
+            port = PortRange.parse(self.rendezvous.port) if port.any else port
+        return host or "127.0.0.1", port

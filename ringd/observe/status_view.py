@@ -1,0 +1,109 @@
+"""``ringd status``: asks a daemon over its Unix socket, and shows what it says."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ringd.config.loader import Loaded
+from ringd.errors import DaemonLostError, RingdError, from_wire
+from ringd.wire import ipc
+
+ANSWER_LIMIT_S = 5.0
+
+
+def show(loaded: Loaded, *, scope: str, as_json: bool) -> None:
+    """Print the state of a daemon ("daemon") or of its whole group ("group").
+
+    Raises:
+        DaemonLostError: no daemon answers at the socket; says which sockets there are.
+    """
+    status = ask(_find(loaded), scope)
+    if as_json:
+        print(json.dumps(status, indent=1))  # noqa: T201 - this is the command's output
+    else:
+        _print(status, scope)
+
+
+def ask(path: Path, scope: str) -> dict[str, Any]:
+    """The state that the daemon at ``path`` tells.
+
+    Raises:
+        DaemonLostError: it is not there, or does not answer within 5 s.
+    """
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.settimeout(ANSWER_LIMIT_S)
+            sock.connect(str(path))
+            sock.send(ipc.pack(ipc.HELLO, {"version": ipc.VERSION, "role": "observer"}))
+            _take(sock, ipc.WELCOME)
+            sock.send(ipc.pack(ipc.STATUS, 1, scope))
+            status: dict[str, Any] = _take(sock, ipc.STATUS_REPLY)[2]
+            return status
+    except OSError as exc:
+        raise DaemonLostError(f"no daemon answers at {path}: {exc}", socket=str(path)) from None
+
+
+def _take(sock: socket.socket, kind: int) -> list[Any]:
+    data = sock.recv(ipc.MAX_MESSAGE_BYTES)
+    if not data:
+        raise DaemonLostError("the daemon closed the connection")
+    message = ipc.unpack(data)
+    if message[0] == ipc.REFUSED:
+        raise from_wire(message[1])
+    if message[0] != kind:
+        raise RingdError(f"the daemon answered with a message of kind {message[0]}")
+    return message
+
+
+def _find(loaded: Loaded) -> Path:
+    """The socket that was asked for; else that of the only job that runs here."""
+    path = loaded.socket_path
+    if path.is_socket() or loaded.settings.socket is not None:
+        return path
+    living = sorted(loaded.runtime_dir.glob("*/*.sock")) + sorted(loaded.runtime_dir.glob("*.sock"))
+    jobs = {p.parent for p in living}
+    if len(jobs) == 1:
+        return living[0]
+    there = ", ".join(map(str, living)) or "none"
+    raise DaemonLostError(f"which daemon? Give --socket PATH; sockets found here: {there}")
+
+
+def _print(status: dict[str, Any], scope: str) -> None:
+    daemons = [status] if scope == "daemon" else _daemons(status)
+    console = Console()
+    table = Table(title="ringd group" if scope == "group" else "ringd daemon")
+    for name in ("rank", "address", "trainer", "epoch", "next seq", "done", "in flight", "now"):
+        table.add_column(name)
+    table.add_column("links (sent / received bytes)")
+    for state in daemons:
+        table.add_row(*_cells(state))
+    console.print(table)
+    for name in ("missing", "unanswered"):
+        if status.get(name):
+            console.print(f"{name}: {status[name]}")
+
+
+def _daemons(status: dict[str, Any]) -> list[dict[str, Any]]:
+    if "self" in status:  # the rendezvous is out of reach: only what the asked daemon knows
+        return [status["self"]]
+    return [report["state"] for report in status.get("reports", [])]
+
+
+def _cells(state: dict[str, Any]) -> list[str]:
+    now = ", ".join(
+        f"{op['op']} #{op['seq']} {op['bytes_done']}/{op['bytes_total']} B, "
+        f"waiting on {op['waiting_on']}"
+        for op in state.get("operations", [])[:2]
+    )
+    links = ", ".join(
+        f"{peer}: {link['sent_bytes']:,} / {link['received_bytes']:,}"
+        for peer, link in state.get("links", {}).items()
+    )
+    names = ("rank", "address", "trainer", "epoch", "next_seq", "completed", "in_flight")
+    return [str(state.get(name, "")) for name in names] + [now or state.get("broken") or "", links]

@@ -1,0 +1,418 @@
+"""A daemon's side of the rendezvous: it joins, tells what happens here, and hears of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import ringd
+from ringd.errors import RendezvousError
+from ringd.rendezvous.addresses import is_loopback, loopback_text
+from ringd.rendezvous.events import Lost
+from ringd.rendezvous.intake import address_of, clip
+from ringd.rendezvous.reach import RetrySettings, describe, reach
+from ringd.transport.base import Address, Channel, Transport
+from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
+from ringd.transport.handshaking import fresh_nonce, shake_hands_as_dialer
+from ringd.wire import control
+from ringd.wire.control import int_list, message
+from ringd.wire.frame import FrameError, Limits
+from ringd.wire.handshake import RENDEZVOUS, Credentials, Expectation, Identity
+
+
+class AgentEvents(Protocol):
+    """What a daemon hears. Called on the loop's thread, in the order in which it was sent."""
+
+    def on_members(self, members: list[tuple[int, Address]]) -> None:
+        """Every rank's daemon is here, at these addresses; again when one was replaced."""
+
+    def on_waiting(self, joined: list[int], attached: list[int]) -> None:
+        """Who is here: ranks with a daemon, and ranks whose trainer waits for the start."""
+
+    def on_refused(self, text: str) -> None:
+        """The group can't form as it is (an address that peers can't reach, for one). It forms
+        after all, and ``on_members`` comes, if the rank at fault is replaced."""
+
+    def on_start(self, epoch: int) -> None:
+        """All trainers are attached; ours takes part in this epoch."""
+
+    def on_left(self, rank: int, epoch: int, next_seq: int) -> None:
+        """The trainer of ``rank`` said goodbye before it called operation ``next_seq``."""
+
+    def on_lost(self, lost: Lost) -> None:
+        """The epoch is over, and why."""
+
+    def on_abort(self, epoch: int, group: int, seq: int, error: dict[str, Any]) -> None:
+        """An operation failed at another rank, and so it does here; ``error`` as on the wire."""
+
+    def on_dial(self, peer: int) -> None:
+        """``peer``, a higher rank, wants a data connection with us."""
+
+    def on_report(self) -> dict[str, Any]:
+        """Our state, as plain data, for somebody's status."""
+
+    def on_coordinator_lost(self, reason: str) -> None:
+        """The rendezvous is gone, told once; data connections go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonInfo:
+    """What a status shows of a daemon."""
+
+    pid: int = field(default_factory=os.getpid)
+    host: str = field(default_factory=socket.gethostname)
+    version: str = ringd.__version__
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """An agent's intervals."""
+
+    heartbeat_s: float = 1.0
+    retry: RetrySettings = field(default_factory=RetrySettings)
+
+
+Advertise = Callable[[Address], Awaitable[Address]]
+"""From the local address of the connection that reached the rendezvous to the address that peers
+are to dial; may listen only now. By default the host is that local one, never a host name."""
+
+
+class Agent:
+    """One daemon's connection to the rendezvous.
+
+    Args:
+        transport: how to reach it.
+        credentials: role "daemon" and our rank.
+        rendezvous: where it listens.
+        events: hears what it says.
+        rng: jitters the retries.
+        log: where connecting is told.
+        settings: intervals.
+        info: what a status shows of us.
+        sizes: segment and eager limit in bytes; a group whose ranks differ in them is refused.
+        make_nonce: the source of handshake nonces.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        credentials: Credentials,
+        rendezvous: Address,
+        events: AgentEvents,
+        *,
+        rng: random.Random,
+        log: logging.Logger,
+        settings: AgentSettings | None = None,
+        info: DaemonInfo | None = None,
+        sizes: tuple[int, ...] = (),
+        make_nonce: Callable[[], bytes] = fresh_nonce,
+    ) -> None:
+        self.rank = credentials.rank
+        self._transport = transport
+        self._credentials = credentials
+        self._rendezvous = rendezvous
+        self._events = events
+        self._rng = rng
+        self._log = log
+        self._settings = settings or AgentSettings()
+        self._info = info or DaemonInfo()
+        self._sizes = sizes
+        self._make_nonce = make_nonce
+        self._connection: Connection | None = None
+        self._heartbeat: asyncio.TimerHandle | None = None
+        self._attempt = 0
+        self._waiting = False  # our trainer's attach is not answered by a start
+        self._requests: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._last_request = 0
+
+    @property
+    def connected(self) -> bool:
+        """The rendezvous is there."""
+        return self._connection is not None
+
+    async def join(self, advertise: Advertise, *, deadline: float) -> Address:
+        """Reach the rendezvous and take our rank's place.
+
+        Args:
+            advertise: says where peers reach us; asked anew at each attempt.
+            deadline: loop time.
+
+        Returns:
+            What we advertise. Events may have come before.
+
+        Raises:
+            HandshakeRefusedError: refused by name; final.
+            RendezvousError: the deadline passed, or we would advertise loopback to other hosts.
+            RingdError: raised by ``advertise``; its OSError becomes a RendezvousError.
+
+        A cancelled call leaves no connection behind.
+        """
+
+        async def attempt(until: float) -> Address:
+            channel = await self._transport.dial(self._rendezvous, deadline=until)
+            try:
+                advertised = await self._advertised(channel, advertise)
+            except BaseException:
+                channel.abort()
+                raise
+            return await self._take_place(channel, advertised, deadline)
+
+        try:
+            return await reach(
+                self._rendezvous,
+                attempt,
+                who=f"rank {self.rank}",
+                deadline=deadline,
+                rng=self._rng,
+                log=self._log,
+                settings=self._settings.retry,
+            )
+        except BaseException:
+            self._forget_connection()
+            raise
+
+    async def _advertised(self, channel: Channel, advertise: Advertise) -> Address:
+        try:
+            advertised = await advertise(channel.local)
+        except OSError as exc:  # not to be taken for a fault of the way to the rendezvous
+            text = f"rank {self.rank} can't listen for its peers: {describe(exc)}"
+            raise RendezvousError(text, rank=self.rank) from exc
+        if is_loopback(advertised.host) and not is_loopback(channel.peer.host):
+            other = f"the rendezvous (at {channel.peer}) and what joins there"
+            text = loopback_text(self.rank, advertised, other)
+            raise RendezvousError(text, rank=self.rank, address=str(advertised))
+        return advertised
+
+    async def _take_place(self, channel: Channel, advertised: Address, deadline: float) -> Address:
+        def establish(connection: Connection, peer: Identity) -> tuple[ConnectionHandler, Limits]:
+            self._connection = connection
+            self._join_as(advertised)
+            self._beat_later()
+            return _Conversation(self), Limits.for_control()
+
+        await shake_hands_as_dialer(
+            channel,
+            self._credentials,
+            expect=Expectation(RENDEZVOUS),
+            establish=establish,
+            deadline=deadline,
+            nonce=self._make_nonce(),
+        )
+        self._log.info(
+            "rank %d joined the rendezvous at %s, advertises %s",
+            self.rank,
+            channel.peer,
+            advertised,
+        )
+        return advertised
+
+    # What happens here
+
+    def attach(self) -> None:
+        """A trainer wants to take part in the coming epoch."""
+        self._attempt += 1
+        self._waiting = True
+        self._send("attach", attempt=self._attempt)
+
+    def detach(self, how: str, detail: str, epoch: int, next_seq: int = 0) -> None:
+        """Our trainer ended its part in ``epoch`` (0: it still waited for the start).
+
+        Args:
+            how: "goodbye", "died", "raised", or "gave_up" (it waited in vain).
+            detail: what is known of the reason.
+            epoch: see above.
+            next_seq: the number of the first operation that it did not call.
+        """
+        self._waiting = False
+        self._send("detach", how=how, detail=clip(detail), epoch=epoch, next_seq=next_seq)
+
+    def link_lost(self, peer: int, reason: str, epoch: int) -> None:
+        """The data connection to ``peer`` ended without a goodbye."""
+        self._send("link_lost", peer=peer, reason=clip(reason), epoch=epoch)
+
+    def op_failed(self, epoch: int, group: int, seq: int, error: dict[str, Any]) -> None:
+        """An operation ended here with an error; ``error`` is what RingdError.to_wire gave."""
+        self._send("op_failed", epoch=epoch, group=group, seq=seq, error=error)
+
+    def want_link(self, peer: int) -> None:
+        """Ask for a data connection to ``peer``: the lower of both ranks is told to dial."""
+        self._send("want_link", peer=peer)
+
+    def request_status(self) -> asyncio.Future[dict[str, Any]]:
+        """Ask for the whole group's state.
+
+        Returns:
+            A future; it fails with RendezvousError when the rendezvous is gone.
+        """
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        if self._connection is None:
+            future.set_exception(RendezvousError("the rendezvous is not connected"))
+            return future
+        self._last_request += 1
+        self._requests[self._last_request] = future
+        self._send("status", request=self._last_request)
+        return future
+
+    def leave(self) -> None:
+        """Say goodbye and end the connection; may be called twice. No event comes after it."""
+        connection = self._connection
+        self._send("leave")
+        self._connection_gone("we left it")
+        if connection is not None:
+            connection.close()
+
+    def _join_as(self, advertised: Address) -> None:
+        info = self._info
+        self._send(
+            "join",
+            address=[advertised.host, advertised.port],
+            version=info.version,
+            pid=info.pid,
+            host=info.host,
+            sizes=list(self._sizes),
+        )
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        if self._connection is not None:
+            self._connection.send_frame(message(kind, **fields))
+
+    def _beat_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._heartbeat = loop.call_later(self._settings.heartbeat_s, self._beat)
+
+    def _beat(self) -> None:
+        self._send("heartbeat")
+        self._beat_later()
+
+    # What the rendezvous says
+
+    def hear(self, kind: str, fields: dict[str, Any]) -> None:
+        """Take one message.
+
+        Raises:
+            FrameError: unknown, or malformed.
+        """
+        if self._connection is None:  # we left; more frames of the read in which we did
+            return
+        hearing = _HEARINGS.get(kind)
+        if hearing is None:
+            raise FrameError(f"unknown message {kind[:32]!r} from the rendezvous")
+        hearing(self, fields)
+
+    def lose(self, error: BaseException | None) -> None:
+        """The connection ended by itself."""
+        reason = "it closed the connection" if error is None else describe(error)
+        if error is not None and not isinstance(error, OSError | FrameError):
+            self._log.error("taking a message of the rendezvous failed", exc_info=error)
+        self._connection_gone(reason)
+        self._events.on_coordinator_lost(reason)
+
+    def _hear_members(self, fields: dict[str, Any]) -> None:
+        members: list[tuple[int, Address]] = []
+        for entry in control.field(fields, "members", list):
+            if not isinstance(entry, list) or len(entry) != 3 or type(entry[0]) is not int:
+                raise FrameError("members: not a list of [rank, host, port]")
+            members.append((entry[0], address_of(entry[1:])))
+        self._events.on_members(members)
+
+    def _hear_waiting(self, fields: dict[str, Any]) -> None:
+        self._events.on_waiting(int_list(fields, "joined"), int_list(fields, "attached"))
+
+    def _hear_refused(self, fields: dict[str, Any]) -> None:
+        self._events.on_refused(control.field(fields, "text", str))
+
+    def _hear_start(self, fields: dict[str, Any]) -> None:
+        epoch, attempt = _int(fields, "epoch"), _int(fields, "attempt")
+        # A start may cross our trainer's giving up; then it is not for the one that waits now.
+        if self._waiting and attempt == self._attempt:
+            self._waiting = False
+            self._events.on_start(epoch)
+
+    def _hear_left(self, fields: dict[str, Any]) -> None:
+        rank, epoch, next_seq = (_int(fields, name) for name in ("rank", "epoch", "next_seq"))
+        self._events.on_left(rank, epoch, next_seq)
+
+    def _hear_lost(self, fields: dict[str, Any]) -> None:
+        link = int_list(fields, "link") if fields.get("link") is not None else None
+        if link is not None and len(link) != 2:
+            raise FrameError("lost: a link has two ends")
+        lost = Lost(
+            _int(fields, "rank"),
+            control.field(fields, "case", str),
+            control.field(fields, "detail", str),
+            _int(fields, "epoch"),
+            (link[0], link[1]) if link is not None else None,
+        )
+        self._events.on_lost(lost)
+
+    def _hear_abort(self, fields: dict[str, Any]) -> None:
+        epoch, group, seq = (_int(fields, name) for name in ("epoch", "group", "seq"))
+        self._events.on_abort(epoch, group, seq, control.field(fields, "error", dict))
+
+    def _hear_dial(self, fields: dict[str, Any]) -> None:
+        self._events.on_dial(_int(fields, "peer"))
+
+    def _hear_report(self, fields: dict[str, Any]) -> None:
+        self._send("state", request=_int(fields, "request"), state=self._events.on_report())
+
+    def _hear_status(self, fields: dict[str, Any]) -> None:
+        future = self._requests.pop(_int(fields, "request"), None)
+        status: dict[str, Any] = control.field(fields, "status", dict)
+        if future is not None and not future.done():
+            future.set_result(status)
+
+    # The end
+
+    def _connection_gone(self, reason: str) -> None:
+        self._connection = None
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+            self._heartbeat = None
+        requests, self._requests = self._requests, {}
+        for future in requests.values():
+            if not future.done():
+                future.set_exception(RendezvousError(f"the rendezvous is gone: {reason}"))
+
+    def _forget_connection(self) -> None:
+        """Joining failed or was cancelled, perhaps after the rendezvous had accepted us."""
+        connection = self._connection
+        self._connection_gone("joining ended early")
+        if connection is not None:
+            connection.abort()
+
+
+def _int(fields: dict[str, Any], name: str) -> int:
+    return control.field(fields, name, int)
+
+
+_HEARINGS: dict[str, Callable[[Agent, dict[str, Any]], None]] = {
+    "members": Agent._hear_members,
+    "waiting": Agent._hear_waiting,
+    "refused": Agent._hear_refused,
+    "start": Agent._hear_start,
+    "left": Agent._hear_left,
+    "lost": Agent._hear_lost,
+    "abort": Agent._hear_abort,
+    "dial": Agent._hear_dial,
+    "report": Agent._hear_report,
+    "status": Agent._hear_status,
+}
+
+
+class _Conversation(FrameCollector):
+    """The frames of the control connection, as the agent takes them."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def on_message(self, kind: int, header: Any) -> None:
+        self._agent.hear(*control.read(kind, header))
+
+    def on_closed(self, error: BaseException | None) -> None:
+        self._agent.lose(error)

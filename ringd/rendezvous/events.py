@@ -1,0 +1,160 @@
+"""What goes into the membership, and what comes out: plain frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ringd.transport.base import Address
+
+DetachHow = Literal["goodbye", "died", "raised", "gave_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class FromDaemon:
+    """Something that the daemon of ``rank`` did or said. Each is a sign of its life."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonAdmitted(FromDaemon):
+    """Its handshake succeeded: the place is taken, by the connection from ``peer``.
+
+    ``remote``: it reached us from another host.
+    """
+
+    peer: str
+    remote: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonJoined(FromDaemon):
+    """It said where it listens for its peers.
+
+    ``sizes``: segment and eager limit in bytes, which all ranks must have alike.
+    """
+
+    address: Address
+    pid: int = 0
+    host: str = ""
+    version: str = ""
+    sizes: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonLeft(FromDaemon):
+    """It ends on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonLost(FromDaemon):
+    """Its connection ended without a word."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(FromDaemon):
+    """It lives."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerAttached(FromDaemon):
+    """A trainer of this rank asks to take part in the coming epoch."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerDetached(FromDaemon):
+    """The trainer of this rank ended its part, or its wish to take part.
+
+    ``next_seq``: the number of the first operation that it did not call.
+    """
+
+    how: DetachHow
+    detail: str
+    epoch: int
+    next_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLost(FromDaemon):
+    """Its data connection to ``peer`` ended without a goodbye."""
+
+    peer: int
+    reason: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpFailed(FromDaemon):
+    """An operation ended with an error there, and ends so everywhere."""
+
+    epoch: int
+    group: int
+    seq: int
+    error: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LinkWanted(FromDaemon):
+    """It needs a data connection to ``peer``."""
+
+    peer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed; nothing else happened."""
+
+
+Event = FromDaemon | Tick
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send one control message to each of the daemons ``to``."""
+
+    to: tuple[int, ...]
+    type: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """End the daemon's connection; its place is vacant already, no DaemonLost is to follow."""
+
+    rank: int
+    reason: str
+
+
+Instruction = Send | Drop
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A verdict: why the epoch is over.
+
+    Attributes:
+        case: "trainer died", "trainer raised", "daemon lost", "daemon left" or "link lost".
+        link: for "link lost", (a, b): rank a lost its connection to rank b. Else None.
+    """
+
+    rank: int
+    case: str
+    detail: str
+    epoch: int
+    link: tuple[int, int] | None = None
+
+    def to_fields(self) -> dict[str, Any]:
+        """As the fields of the message "lost"."""
+        return {
+            "rank": self.rank,
+            "case": self.case,
+            "detail": self.detail,
+            "epoch": self.epoch,
+            "link": list(self.link) if self.link else None,
+        }

@@ -1,0 +1,85 @@
+"""A look at a group from outside: one question, one answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ringd.errors import RendezvousError
+from ringd.rendezvous.reach import describe
+from ringd.transport.base import Address, Transport
+from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
+from ringd.transport.handshaking import fresh_nonce, shake_hands_as_dialer
+from ringd.wire import control
+from ringd.wire.frame import FrameError, Limits
+from ringd.wire.handshake import OBSERVER, RENDEZVOUS, Credentials, Expectation, Identity
+
+
+def observer_credentials(job_id: str, secret: bytes) -> Credentials:
+    """Who an observer is: it has no rank, and does not know the world size."""
+    return Credentials(job_id, -1, 0, OBSERVER, secret)
+
+
+async def ask_status(
+    transport: Transport,
+    credentials: Credentials,
+    rendezvous: Address,
+    *,
+    deadline: float,
+    make_nonce: Callable[[], bytes] = fresh_nonce,
+) -> dict[str, Any]:
+    """The whole group's state, by the loop-time ``deadline``; one attempt.
+
+    Returns:
+        The membership's snapshot, with "reports" (one state per daemon that answered) and
+        "unanswered" (ranks that did not in time).
+
+    Raises:
+        HandshakeRefusedError: refused by name.
+        RendezvousError: it can't be reached, is silent, or ended the connection.
+    """
+    answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+
+    def establish(connection: Connection, peer: Identity) -> tuple[ConnectionHandler, Limits]:
+        return _Answer(answer), Limits.for_control()
+
+    try:
+        channel = await transport.dial(rendezvous, deadline=deadline)
+        connection, _ = await shake_hands_as_dialer(
+            channel,
+            credentials,
+            expect=Expectation(RENDEZVOUS),
+            establish=establish,
+            deadline=deadline,
+            nonce=make_nonce(),
+        )
+        connection.send_frame(control.message("status", request=1))
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await answer
+        finally:
+            connection.close()
+    except OSError as exc:
+        text = f"no status from the rendezvous at {rendezvous}: {describe(exc)}"
+        raise RendezvousError(text, address=str(rendezvous)) from None
+
+
+class _Answer(FrameCollector):
+    """Takes the one answer."""
+
+    def __init__(self, answer: asyncio.Future[dict[str, Any]]) -> None:
+        self._answer = answer
+
+    def on_message(self, kind: int, header: Any) -> None:
+        name, fields = control.read(kind, header)
+        if name != "status":
+            raise FrameError(f"unknown message {name[:32]!r} to an observer")
+        status: dict[str, Any] = control.field(fields, "status", dict)
+        if not self._answer.done():
+            self._answer.set_result(status)
+
+    def on_closed(self, error: BaseException | None) -> None:
+        if not self._answer.done():
+            why = "it closed the connection" if error is None else describe(error)
+            self._answer.set_exception(ConnectionResetError(why))
