@@ -1,0 +1,93 @@
+# All that a maintainer needs; CI calls the same targets. `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+# cpu: refuse a CUDA build of torch (several GB); any: take whatever the package index offers.
+TORCH ?= cpu
+# A further package index to look for torch in.
+TORCH_INDEX ?=
+# Further arguments of demo, test, bench and sim.
+ARGS ?=
+
+PY := .venv/bin/python
+STAMP := .venv/.ringd-installed
+PIP := $(PY) -m pip install --disable-pip-version-check
+PIN := -c constraints.txt $(if $(filter cpu,$(TORCH)),-c constraints-cpu.txt)
+INDEX := $(if $(TORCH_INDEX),--extra-index-url '$(TORCH_INDEX)')
+BENCH := --op all_reduce --sizes 1K,64K,1M,16M,64M -n 2 -n 4 --peers gloo
+
+define SUPPORTED
+import sys
+version = sys.version_info[:2]
+if not sys.platform.startswith("linux"):
+    sys.exit("ringd runs on Linux only; this is " + sys.platform)
+if not (3, 11) <= version <= (3, 13):
+    sys.exit("ringd needs Python 3.11 to 3.13; $(PYTHON) is %d.%d: try make setup PYTHON=python3.12" % version)
+endef
+export SUPPORTED
+
+define NO_TORCH
+make setup: torch could not be installed; pip says why above.
+If it names cuda, nvidia or triton packages: the package index offers a CUDA build of torch only,
+which is several GB, and ringd needs none of it. Either name an index of CPU builds ("Get started"
+on pytorch.org gives its address), or take the CUDA build all the same:
+    make setup TORCH_INDEX=ADDRESS
+    make setup TORCH=any
+endef
+export NO_TORCH
+
+.PHONY: help setup demo test check format bench docs sim dist clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP) ## Make .venv and install everything (the others do it when it is missing)
+
+$(STAMP): pyproject.toml constraints.txt constraints-cpu.txt
+	@command -v $(PYTHON) >/dev/null || { echo "make setup: no $(PYTHON) here; ringd needs Python 3.11 to 3.13 (PYTHON=...)" >&2; exit 1; }
+	@$(PYTHON) -c "$$SUPPORTED"
+	@test -x $(PY) || $(PYTHON) -m venv .venv
+	$(PIP) $(INDEX) $(PIN) torch || { echo "$$NO_TORCH" >&2; exit 1; }
+	$(PIP) $(INDEX) $(PIN) -e '.[demo,dev]'
+	@touch $@
+
+demo: $(STAMP) ## See it work: checks, bytes on the wire, timing, a training run, a fault
+	.venv/bin/ringd demo $(ARGS)
+
+test: $(STAMP) ## Run all tests, or those that ARGS names (ARGS="tests/config -k size")
+ifeq ($(strip $(ARGS)),)
+	$(PY) -m pytest -n 2 -m "not serial"
+	$(PY) -m pytest -m serial || [ $$? -eq 5 ]
+else
+	$(PY) -m pytest $(ARGS)
+endif
+
+check: $(STAMP) ## Format, lint, types, architecture
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports --no-logo
+
+format: $(STAMP) ## Put the code in its format, and repair what the linter can
+	.venv/bin/ruff check --fix-only .
+	.venv/bin/ruff format .
+
+bench: $(STAMP) ## Measure all_reduce beside gloo (ARGS="--quick" for a shorter run)
+	.venv/bin/ringd bench $(BENCH) $(ARGS)
+
+docs: $(STAMP) ## Test the documentation: its links, its code blocks
+	$(PY) -m pytest tests/docs $(ARGS)
+
+sim: $(STAMP) ## Run the simulation: the real engine in virtual time, with faults
+	$(PY) -m ringd.sim $(ARGS)
+
+dist: $(STAMP) ## Build wheel and sdist
+	rm -rf dist
+	$(PY) -m build --outdir dist
+
+clean: ## Remove what was built or cached; .venv stays
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find ringd client tests -name __pycache__ -type d -prune -exec rm -rf {} +

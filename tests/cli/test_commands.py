@@ -1,0 +1,194 @@
+"""Each command hands its flags to the part that does the work."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from typer.testing import Result
+
+from ringd.cli import options
+from ringd.config.settings import Settings
+from ringd.config.values import PortRange, format_size
+
+Invoke = Callable[..., Result]
+StandIn = Callable[[str, str], Any]
+
+
+def flags_of_settings() -> dict[str, Any]:
+    """Flag → its typer option, for the flags in ``options``."""
+    found = {}
+    for alias in vars(options).values():
+        for option in get_args(alias)[1:] if hasattr(alias, "__metadata__") else ():
+            found[option.default] = option
+            for name in option.param_decls or ():
+                found[name] = option
+    return {name: option for name, option in found.items() if str(name).startswith("--")}
+
+
+def test_defaults_in_the_help_are_those_of_the_settings() -> None:
+    defaults = Settings()
+    checked = 0
+    for flag, option in flags_of_settings().items():
+        stated = re.search(r"\(default: (\S+)\)", option.help)
+        if stated is None:
+            continue
+        name = flag[2:].replace("-", "_")
+        name = name if name in Settings.model_fields else f"{name}_s"
+        value = getattr(defaults, name)
+        text = format_size(value) if name.endswith("_bytes") else f"{value}".removesuffix(".0")
+        assert stated[1] == text, flag
+        checked += 1
+    assert checked >= 10
+
+
+def test_daemon(ringd: Invoke, stand_in: StandIn) -> None:
+    calls = stand_in("ringd.daemon.main", "run_daemon")
+    result = ringd(
+        "daemon", "--rank", "1", "--rendezvous", "127.0.0.1:7000", "--port", "7001-7009",
+        "--segment-bytes", "64K", "--timeout", "2.5", "--socket", "x.sock", "--log-json",
+        RINGD_WORLD_SIZE="4",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    ((loaded,), _) = calls[0]
+    settings = loaded.settings
+    assert (settings.rank, settings.world_size, settings.timeout_s) == (1, 4, 2.5)
+    assert (settings.port, settings.segment_bytes) == (PortRange(7001, 7009), 65536)
+    assert (settings.socket, settings.log_json) == (Path("x.sock"), True)
+    assert loaded.origin["rank"] == "flag"
+    assert loaded.origin["world_size"] == "environment RINGD_WORLD_SIZE"
+
+
+def test_daemon_says_what_is_missing_before_it_loads_anything(ringd: Invoke) -> None:
+    result = ringd("daemon", "--world-size", "2")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("ringd: rank is not set: give --rank, RINGD_RANK")
+
+
+def test_rendezvous(ringd: Invoke, stand_in: StandIn) -> None:
+    calls = stand_in("ringd.daemon.main", "run_rendezvous")
+    assert ringd("rendezvous", "--world-size", "4", "--bind", "10.0.0.1").exit_code == 0
+    ((loaded,), _) = calls[0]
+    assert (loaded.settings.world_size, loaded.settings.bind) == (4, "10.0.0.1")
+
+
+class TestRun:
+    @pytest.fixture
+    def calls(self, stand_in: StandIn) -> Any:
+        calls = stand_in("ringd.launch.run", "run")
+        calls.outcome = 0
+        return calls
+
+    def test_what_stands_behind_the_dashes_is_kept_verbatim(
+        self, ringd: Invoke, calls: Any
+    ) -> None:
+        command = ["python", "-m", "x", "--debug", "-n", "9", "--", "--help", "a b"]
+        result = ringd(
+            "run", "-n", "2", "--accounting", "a.jsonl", "--timeout", "9", "--", *command
+        )
+        assert result.exit_code == 0, result.output
+        ((got, n, loaded), _) = calls[0]
+        assert (got, n) == (command, 2)
+        settings = loaded.settings
+        assert (settings.world_size, settings.timeout_s) == (2, 9)
+        assert (settings.accounting, settings.debug) == (Path("a.jsonl"), False)
+
+    def test_the_dashes_may_be_left_out(self, ringd: Invoke, calls: Any) -> None:
+        assert ringd("run", "-n", "2", "prog", "--lr", "1", "--", "x").exit_code == 0
+        assert calls[0][0][0] == ["prog", "--lr", "1", "--", "x"]
+
+    def test_the_trainers_exit_code_is_passed_on(self, ringd: Invoke, calls: Any) -> None:
+        calls.outcome = 37
+        assert ringd("run", "-n", "2", "--", "false").exit_code == 37
+
+    @pytest.mark.parametrize(
+        "args", [["-n", "0", "--", "x"], ["-n", "5000", "--", "x"], ["-n", "2"], ["--", "x"]]
+    )
+    def test_a_wrong_use_is_2(self, ringd: Invoke, calls: Any, args: list[str]) -> None:
+        assert ringd("run", *args).exit_code == 2
+        assert not calls
+
+
+def test_status(ringd: Invoke, stand_in: StandIn) -> None:
+    calls = stand_in("ringd.observe.status_view", "show")
+    assert ringd("status", "--socket", "x.sock", "--json").exit_code == 0
+    assert ringd("status", "--local").exit_code == 0
+    assert [kwargs for _, kwargs in calls] == [
+        {"scope": "group", "as_json": True},
+        {"scope": "daemon", "as_json": False},
+    ]
+    assert calls[0][0][0].socket_path == Path("x.sock")
+
+
+def test_demo(ringd: Invoke, stand_in: StandIn) -> None:
+    calls = stand_in("ringd.demo.main", "run")
+    calls.outcome = 1
+    assert ringd("demo", "--json", "d.json", "--plot", "plots").exit_code == 1
+    assert calls[0][1] == {"json_path": Path("d.json"), "plot_dir": Path("plots")}
+
+
+class TestBench:
+    @pytest.fixture
+    def calls(self, stand_in: StandIn) -> Any:
+        calls = stand_in("ringd.bench.main", "run")
+        calls.outcome = 0
+        return calls
+
+    def test_its_defaults(self, ringd: Invoke, calls: Any) -> None:
+        assert ringd("bench").exit_code == 0
+        assert calls[0][1] == {
+            "op": "all_reduce",
+            "sizes_bytes": [1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20],
+            "world_sizes": [2, 4],
+            "peers": ["gloo"],
+            "rounds": 5,
+            "dtype": "float32",
+            "algorithms": ["auto"],
+            "memory": ["ordinary", "arena"],
+            "json_path": None,
+            "quick": False,
+        }
+
+    def test_its_flags(self, ringd: Invoke, calls: Any) -> None:
+        result = ringd(
+            "bench", "--op", "broadcast", "--sizes", "1K, 2K", "-n", "3", "-n", "5",
+            "--peers", "none", "--rounds", "7", "--dtype", "bfloat16", "--algorithm", "tree",
+            "--algorithm", "auto", "--memory", "arena", "--json", "b.json", "--quick",
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        assert calls[0][1] == {
+            "op": "broadcast",
+            "sizes_bytes": [1024, 2048],
+            "world_sizes": [3, 5],
+            "peers": [],
+            "rounds": 7,
+            "dtype": "bfloat16",
+            "algorithms": ["tree", "auto"],
+            "memory": ["arena"],
+            "json_path": Path("b.json"),
+            "quick": True,
+        }
+
+    @pytest.mark.parametrize(
+        ("args", "text"),
+        [
+            (("--op", "allreduce"), "--op 'allreduce' is unknown; known: all_reduce"),
+            (("--op", "allreduce"), "did you mean 'all_reduce'?"),
+            (("--algorithm", "rign"), "did you mean 'ring'?"),
+            (("--op", "broadcast", "--algorithm", "ring"), "known: auto, tree"),
+            (("--dtype", "float8"), "--dtype 'float8' is unknown"),
+            (("--peers", "glo"), "did you mean 'gloo'?"),
+            (("--memory", ""), "--memory '' is unknown; known: ordinary, arena"),
+            (("--sizes", "1Q"), "--sizes '1Q': a size is"),
+        ],
+    )
+    def test_what_is_unknown_is_named_with_what_is_known(
+        self, ringd: Invoke, calls: Any, args: tuple[str, ...], text: str
+    ) -> None:
+        result = ringd("bench", *args)
+        assert result.exit_code == 2
+        assert text in result.stderr
+        assert not calls

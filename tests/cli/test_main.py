@@ -1,0 +1,125 @@
+"""Help, version, and what becomes of an error."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import Result
+
+from ringd import __version__, errors
+from ringd.cli import main
+from ringd.cli.exit_codes import exit_code
+
+Invoke = Callable[..., Result]
+StandIn = Callable[[str, str], Any]
+
+COMMANDS = ("rendezvous", "daemon", "run", "status", "bench", "demo")
+DAEMON = ("daemon", "--rank", "0", "--world-size", "1")
+
+
+def test_help_names_every_command_and_the_exit_codes(ringd: Invoke) -> None:
+    result = ringd("--help")
+    assert result.exit_code == 0
+    for command in (*COMMANDS, "config"):
+        assert f" {command} " in result.output
+    assert "130 interrupted" in result.output
+
+
+@pytest.mark.parametrize(
+    "command", [*((c,) for c in COMMANDS), ("config", "show"), ("config", "secret")]
+)
+def test_every_commands_help_has_an_example(ringd: Invoke, command: tuple[str, ...]) -> None:
+    result = ringd(*command, "--help")
+    assert result.exit_code == 0
+    assert f"ringd {command[0]}" in result.output.partition("Example:")[2]
+
+
+def test_the_version(ringd: Invoke) -> None:
+    result = ringd("--version")
+    assert (result.exit_code, result.output) == (0, f"ringd {__version__}\n")
+
+
+def test_a_misspelt_command_gets_a_suggestion(ringd: Invoke) -> None:
+    result = ringd("daemn")
+    assert result.exit_code == 2
+    assert "Did you mean 'daemon'" in result.stderr
+
+
+def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; import ringd.cli.main; "
+        "print([m for m in ('torch', 'numpy', 'pydantic', 'uvloop', 'msgpack', 'asyncio') "
+        "if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.ConfigError("x"), 2),
+        (errors.AddressInUseError("x"), 2),
+        (errors.UnsupportedPlatformError("x"), 2),
+        (errors.InvalidArgumentError("x"), 2),
+        (errors.RendezvousError("x"), 3),
+        (errors.HandshakeRefusedError("x"), 3),
+        (errors.PeerLostError("x"), 4),
+        (errors.CollectiveTimeoutError("x"), 4),
+        (errors.CollectiveMismatchError("x"), 4),
+        (errors.DaemonLostError("x"), 4),
+        (errors.RingdError("x"), 1),
+    ],
+)
+def test_each_kind_of_error_has_its_exit_code(
+    ringd: Invoke, stand_in: StandIn, error: errors.RingdError, code: int
+) -> None:
+    stand_in("ringd.daemon.main", "run_daemon").outcome = error
+    result = ringd(*DAEMON)
+    assert (result.exit_code, result.stderr) == (code, "ringd: x\n")
+    assert exit_code(error) == code
+
+
+def test_an_error_of_several_lines_is_told_in_one(ringd: Invoke, stand_in: StandIn) -> None:
+    stand_in("ringd.daemon.main", "run_daemon").outcome = errors.RendezvousError("a\n  b")
+    assert ringd(*DAEMON).stderr == "ringd: a b\n"
+
+
+def test_an_unforeseen_error_has_no_traceback_but_says_how_to_get_it(
+    ringd: Invoke, stand_in: StandIn
+) -> None:
+    stand_in("ringd.daemon.main", "run_daemon").outcome = KeyError("k")
+    result = ringd(*DAEMON)
+    assert result.exit_code == 1
+    assert result.stderr == "ringd: unforeseen error: KeyError: 'k' (--debug shows where)\n"
+
+
+@pytest.mark.parametrize(("flags", "environ"), [(["--debug"], {}), ([], {"RINGD_DEBUG": "1"})])
+def test_debug_shows_the_traceback_and_keeps_the_exit_code(
+    ringd: Invoke, stand_in: StandIn, flags: list[str], environ: dict[str, str]
+) -> None:
+    stand_in("ringd.daemon.main", "run_daemon").outcome = errors.PeerLostError("rank 1 is lost")
+    result = ringd(*DAEMON, *flags, **environ)
+    assert result.exit_code == 4
+    assert "Traceback (most recent call last)" in result.stderr
+    assert result.stderr.endswith("ringd: rank 1 is lost\n")
+
+
+def test_ctrl_c_is_130(ringd: Invoke, stand_in: StandIn) -> None:
+    stand_in("ringd.daemon.main", "run_daemon").outcome = KeyboardInterrupt()
+    result = ringd(*DAEMON)
+    assert (result.exit_code, result.stderr) == (130, "ringd: interrupted\n")
+
+
+def test_elsewhere_than_on_linux_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "ringd: ringd runs on Linux only; this is darwin\n"
