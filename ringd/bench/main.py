@@ -49,7 +49,12 @@ def run(
                 for size in sizes_bytes:
                     here = [case for case in cases[n] if case.size_bytes == size]
                     rows += _measure(crew, here, rounds, quick, step)
-    report = {"schema": SCHEMA, "versions": versions(), "machine": machine(), "rows": rows}
+    report: dict[str, Any] = {
+        "schema": SCHEMA,
+        "versions": versions(),
+        "machine": machine(),
+        "rows": rows,
+    }
     if json_path is not None:
         json_path.write_text(json.dumps(report, indent=1) + "\n")
     print_rows(rows, report["machine"])

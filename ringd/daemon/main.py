@@ -20,8 +20,8 @@ from ringd.daemon.node import Node, Place
 from ringd.daemon.server import ClientServer
 from ringd.engine.engine import EngineOptions
 from ringd.errors import AddressInUseError
-from ringd.observe.accounting import AccountingFile
 from ringd.observe import log as logs
+from ringd.observe.accounting import AccountingFile
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
 from ringd.transport.handshaking import fresh_nonce
@@ -127,8 +127,9 @@ async def _serve(
 ) -> None:
     await node.start(deadline)
     log.info(
-        "ringd %s daemon: rank %d of %d, job %s, listening on %s, advertised as %s, rendezvous %s, "
-        "socket %s, transport tcp (congestion control %s), security HMAC-SHA-256 job secret, no TLS",
+        "ringd %s daemon: rank %d of %d, job %s, listening on %s, advertised as %s, "
+        "rendezvous %s, socket %s, transport tcp (congestion control %s), "
+        "security HMAC-SHA-256 job secret, no TLS",
         __version__,
         node.rank,
         node.world_size,

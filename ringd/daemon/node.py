@@ -454,4 +454,4 @@ class Node:
 
 
 def _is_any(host: str) -> bool:
-    return host in ("0.0.0.0", "::")  # noqa: S104 - compared, not bound
+    return host in ("0.0.0.0", "::")

@@ -158,7 +158,7 @@ class Engine:
             self.loop.call_later(self.options.tick_s, self._tick)
 
     def _stopped(self, group: Group, compiled: Compiled) -> RingdError | None:
-        """Why a call may not even begin. A verdict or a first cause takes its place in the order."""
+        """Why a call may not begin; a verdict or first cause takes its place in the order."""
         if group.broken is not None:
             return group.broken.copy()
         seq = group.next_seq

@@ -64,7 +64,9 @@ def refused_locally(
     )
 
 
-def timed_out(op: Operation, *, elapsed_s: float, quiet: list[int] | None) -> CollectiveTimeoutError:
+def timed_out(
+    op: Operation, *, elapsed_s: float, quiet: list[int] | None
+) -> CollectiveTimeoutError:
     """The deadline passed (``quiet`` None), or these peers owed bytes and were silent too long."""
     progress = op.progress()
     waiting = quiet if quiet is not None else progress["waiting_on"]
@@ -90,7 +92,9 @@ def timed_out(op: Operation, *, elapsed_s: float, quiet: list[int] | None) -> Co
     )
 
 
-def peer_lost(rank: int, *, case: str, detail: str, epoch: int, partial: bool = False) -> PeerLostError:
+def peer_lost(
+    rank: int, *, case: str, detail: str, epoch: int, partial: bool = False
+) -> PeerLostError:
     """A rank is gone; the epoch is over."""
     text = f"rank {rank} is lost: {case}"
     if detail:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from msgpack import Packer
+
 from ringd.transport.connection import Connection
 from ringd.wire.decoder import Sink
 from ringd.wire.frame import (
@@ -21,8 +23,6 @@ from ringd.wire.frame import (
     Kind,
     encode,
 )
-
-from msgpack import Packer
 
 if TYPE_CHECKING:
     from ringd.engine.engine import Engine

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-
 from ringd.config import environment
 from ringd.config.loader import Loaded
 from ringd.config.secret import load_secret, make_secret_file

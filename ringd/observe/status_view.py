@@ -25,7 +25,7 @@ def show(loaded: Loaded, *, scope: str, as_json: bool) -> None:
     """
     status = ask(_find(loaded), scope)
     if as_json:
-        print(json.dumps(status, indent=1))  # noqa: T201 - this is the command's output
+        print(json.dumps(status, indent=1))
     else:
         _print(status, scope)
 

@@ -166,9 +166,7 @@ class _Cut:
         """(start, count, offset, size_bytes, cell) for each segment of a chunk."""
         size = self.wide_itemsize if wide else self.itemsize
         first = self.first_cell[chunk]
-        return [
-            (s, n, s * size, n * size, first + i) for i, (s, n) in enumerate(self.cells[chunk])
-        ]
+        return [(s, n, s * size, n * size, first + i) for i, (s, n) in enumerate(self.cells[chunk])]
 
 
 _Moves = dict[int, list[tuple[int, bool, int, Recv | None]]]

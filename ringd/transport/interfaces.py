@@ -31,7 +31,8 @@ def interface_address(name: str, ip_version: str = "any") -> str:
             return found
     names = ", ".join(n for _, n in socket.if_nameindex())
     raise ConfigError(
-        f"interface {name!r} has no address for ip_version {ip_version!r}; interfaces here: {names}",
+        f"interface {name!r} has no address for ip_version {ip_version!r}; "
+        f"interfaces here: {names}",
         key="interface",
     )
 

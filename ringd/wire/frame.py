@@ -107,9 +107,7 @@ def encode(
     """Preamble and header of a frame; the payload, if any, follows as it is."""
     head = b"" if header is None else msgpack.packb(header)
     return (
-        PREAMBLE.pack(
-            MAGIC, VERSION, kind, flags, len(head), stream, payload_bytes, frame_no, ack
-        )
+        PREAMBLE.pack(MAGIC, VERSION, kind, flags, len(head), stream, payload_bytes, frame_no, ack)
         + head
     )
 
@@ -130,7 +128,9 @@ def check_preamble(fields: tuple[Any, ...], limits: Limits) -> None:
     if flags & ~KNOWN_FLAGS:
         raise FrameError(f"unknown flags {flags:#x}")
     if header_bytes > limits.header_bytes:
-        raise FrameError(f"a header of {header_bytes} bytes is over the limit {limits.header_bytes}")
+        raise FrameError(
+            f"a header of {header_bytes} bytes is over the limit {limits.header_bytes}"
+        )
     if payload_bytes > limits.payload_bytes:
         raise FrameError(
             f"a payload of {payload_bytes} bytes is over the limit {limits.payload_bytes}"
