@@ -74,13 +74,13 @@ def timed_out(
         setting, limit = "recv_timeout_ms", f"{op.recv_timeout_s * 1e3:.0f} ms without a byte"
     else:
         setting, limit = "timeout_s", f"its deadline of {op.timeout_s:g} s"
-    whom = ranks_text(waiting) if waiting else "its own sends"
+    whom = ranks_text(waiting) if waiting else "the acknowledgement of its own sends"
+    look = f"See what {whom} is doing (ringd status)" if waiting else "See ringd status"
     return CollectiveTimeoutError(
         f"{op.spec.collective} (operation {op.seq} of group {op.spec.group}, epoch {op.epoch}) on "
         f"rank {op.rank} ended at {limit}: waiting on {whom}, "
         f"{progress['bytes_done']} of {progress['bytes_total']} bytes received after "
-        f"{elapsed_s:.2f} s. See what {whom} is doing (ringd status); if it is only slow, raise "
-        f"{setting}.",
+        f"{elapsed_s:.2f} s. {look}; if it is only slow, raise {setting}.",
         op=op.spec.collective,
         group=op.spec.group,
         epoch=op.epoch,

@@ -78,7 +78,7 @@ class Link:
             MAGIC,
             VERSION,
             _DATA,
-            FLAG_ACK_NOW if hold and flow.send_i == flow.n_sends else 0,
+            FLAG_ACK_NOW if flow.held and flow.send_i == flow.n_sends else 0,
             len(head),
             flow.stream,
             size,

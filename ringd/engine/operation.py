@@ -42,6 +42,7 @@ class FlowState:
         "eager",
         "flow",
         "granted",
+        "held",
         "introduced",
         "link",
         "n_sends",
@@ -74,6 +75,7 @@ class FlowState:
         self.granted = 0
         self.eager = flow.send_eager
         self.introduced = False
+        self.held = False
         self.queued = False
         self.quiet_s = 0.0
         self.seen_bytes = 0
@@ -261,14 +263,17 @@ class Operation:
         header: list[Any] = [self.epoch, self.seq, index]
         if not flow.introduced:
             header += self._introduction(flow)
-        hold = size > COPY_BYTES and not flow.eager and source is not None
+        hold = size > COPY_BYTES and not flow.eager
         if hold:
             self.holds += 1
+            flow.held = True
         link = flow.link
         assert link is not None
         payload = source[item.offset : item.offset + size]
         flow.sent_overhead_bytes += link.send_data(flow, header, payload, hold)
         flow.sent_payload_bytes += size
+        if not self.remaining_sends:
+            self._finish_if_done()
 
     def released(self) -> None:
         """A peer acknowledged a held segment."""

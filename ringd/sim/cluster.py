@@ -1,0 +1,139 @@
+"""A whole job in memory: the rendezvous, N nodes, N trainers, each on a host of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import Any
+
+from ringd.daemon.node import Node, Place
+from ringd.engine.engine import EngineOptions
+from ringd.errors import RingdError
+from ringd.rendezvous.service import RendezvousService
+from ringd.transport.base import Address
+from ringd.transport.memory import MemoryNetwork, MemoryTransport
+from ringd.vocabulary import OpSpec
+from ringd.wire.handshake import DAEMON, NONCE_BYTES, RENDEZVOUS, Credentials
+
+JOB = "simulation"
+SECRET = b"a secret of the simulation"
+RENDEZVOUS_AT = Address("rendezvous", 7000)
+JOIN_LIMIT_S = 120.0
+log = logging.getLogger("ringd.sim")
+
+
+def host(rank: int) -> str:
+    """The name of a rank's host."""
+    return f"host{rank}"
+
+
+class SimTrainer:
+    """A trainer that calls its node directly; its memory is its own."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.pid = 1000 + node.rank
+        self.epoch = 0
+        self._welcome: asyncio.Future[int] | None = None
+
+    async def attach(self, timeout_s: float) -> None:
+        """Take part in the next epoch.
+
+        Raises:
+            RendezvousError: not all came together in time.
+        """
+        self._welcome = asyncio.get_running_loop().create_future()
+        self.node.attach(self, timeout_s)
+        self.epoch = await self._welcome
+
+    def welcome(self, epoch: int, facts: dict[str, Any]) -> None:
+        """Called by the node."""
+        assert self._welcome is not None
+        self._welcome.set_result(epoch)
+
+    def refuse(self, error: RingdError) -> None:
+        """Called by the node."""
+        assert self._welcome is not None
+        self._welcome.set_exception(error)
+
+    def call(
+        self, spec: OpSpec, region: memoryview, timeout_s: float
+    ) -> asyncio.Future[RingdError | None]:
+        """Begin a collective; the future has None or its error."""
+        future: asyncio.Future[RingdError | None] = asyncio.get_running_loop().create_future()
+        self.node.engine.submit(
+            spec.packed, lambda _size: region, future.set_result, timeout_s=timeout_s
+        )
+        return future
+
+    def goodbye(self) -> None:
+        """Leave in order."""
+        self.node.detach(self, "goodbye", "")
+
+    def die(self) -> None:
+        """Leave as a killed process does."""
+        self.node.detach(self, "died", f"process {self.pid} ended")
+
+
+class Cluster:
+    """N ranks on a simulated network."""
+
+    def __init__(
+        self,
+        network: MemoryNetwork,
+        n: int,
+        rng: random.Random,
+        options: EngineOptions | None = None,
+    ) -> None:
+        self.network = network
+        self.n = n
+        self._rng = rng
+        self._options = options or EngineOptions()
+        self._service: RendezvousService | None = None
+        self.nodes: list[Node] = []
+        self.trainers: list[SimTrainer] = []
+
+    def _nonce(self) -> bytes:
+        return self._rng.randbytes(NONCE_BYTES)
+
+    async def start(self) -> None:
+        """Rendezvous, nodes, trainers: all attached when this returns."""
+        await self.start_daemons()
+        self.trainers = [SimTrainer(node) for node in self.nodes]
+        await asyncio.gather(*(t.attach(JOIN_LIMIT_S) for t in self.trainers))
+
+    async def start_daemons(self) -> None:
+        """Rendezvous and nodes; the group is complete when this returns."""
+        self._service = RendezvousService(
+            MemoryTransport(self.network, RENDEZVOUS_AT.host),
+            Credentials(JOB, -1, self.n, RENDEZVOUS, SECRET),
+            log=log,
+            make_nonce=self._nonce,
+        )
+        await self._service.start(RENDEZVOUS_AT)
+        self.nodes = [self.make_node(rank) for rank in range(self.n)]
+        deadline = asyncio.get_running_loop().time() + JOIN_LIMIT_S
+        await asyncio.gather(*(node.start(deadline) for node in self.nodes))
+        await asyncio.gather(*(node.formed.wait() for node in self.nodes))
+
+    def make_node(self, rank: int) -> Node:
+        """A node of this job that was not started yet."""
+        return Node(
+            loop=asyncio.get_running_loop(),
+            transport=MemoryTransport(self.network, host(rank)),
+            credentials=Credentials(JOB, rank, self.n, DAEMON, SECRET),
+            rendezvous=RENDEZVOUS_AT,
+            place=Place(bind=host(rank)),
+            options=self._options,
+            rng=random.Random(self._rng.getrandbits(32)),
+            nonce=self._nonce,
+            log=log,
+        )
+
+    async def stop(self) -> None:
+        """End all in order."""
+        for node in self.nodes:
+            await node.stop()
+        if self._service is not None:
+            await self._service.stop()
