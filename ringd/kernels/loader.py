@@ -72,12 +72,17 @@ class TorchLoader:
         return self._ready
 
     def start(self) -> None:
-        """Begin, unless begun already; returns at once and never raises."""
+        """Begin, unless begun already; returns at once and never raises.
+
+        An interpreter that exits before the end of the import waits for it: start it when the
+        first 16-bit operation comes, rather than always.
+        """
         with self._lock:
             if self._thread is not None:
                 return
-            # A daemon thread: an exit must not wait for an import that nobody needs any more.
-            self._thread = threading.Thread(target=self._run, name="torch-loader", daemon=True)
+            # Not a daemon thread: an exit in the middle of the import runs C++ destructors beside
+            # constructors, and aborts (seen). It waits instead, about a second at most.
+            self._thread = threading.Thread(target=self._run, name="torch-loader", daemon=False)
             try:
                 self._thread.start()
             except RuntimeError as error:

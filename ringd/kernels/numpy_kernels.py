@@ -124,7 +124,7 @@ class _NumpyKernel:
 
     def reduce_into(self, acc: Array, contribution: Array) -> None:
         """See :class:`ringd.kernels.base.Kernel`."""
-        SCRATCH.run(self._ufunc, acc, contribution, acc)
+        SCRATCH.run(self._ufunc, acc, contribution, out=acc)
 
 
 class NativeKernel(_NumpyKernel):
@@ -134,7 +134,7 @@ class NativeKernel(_NumpyKernel):
         """See :class:`ringd.kernels.base.Kernel`."""
         if len(contributions) == 2 and not self.needs_finalise:
             # One pass over memory either way, so blocks would gain nothing.
-            SCRATCH.run(self._ufunc, contributions[0], contributions[1], out)
+            SCRATCH.run(self._ufunc, contributions[0], contributions[1], out=out)
         elif out.size <= self._block:
             partial = SCRATCH.partial[self._accumulator_name][: out.size]
             SCRATCH.run(self._fold_block, contributions, out, partial)
@@ -169,12 +169,12 @@ class NativeKernel(_NumpyKernel):
         if len(contributions) == 1:
             np.copyto(out, contributions[0])
         elif len(contributions) == 2:
-            ufunc(contributions[0], contributions[1], out)
+            ufunc(contributions[0], contributions[1], out=out)
         else:
-            ufunc(contributions[0], contributions[1], partial)
+            ufunc(contributions[0], contributions[1], out=partial)
             for contribution in contributions[2:-1]:
-                ufunc(partial, contribution, partial)
-            ufunc(partial, contributions[-1], out)
+                ufunc(partial, contribution, out=partial)
+            ufunc(partial, contributions[-1], out=out)
         self._finish(out, out)
 
     def _finalise(self, acc: Array, out: Array) -> None:
@@ -209,6 +209,7 @@ class WideningKernel(_NumpyKernel):
         conversions: Conversions,
     ):
         super().__init__(dtype, reduce_op, world_size, every_rank_folds=every_rank_folds)
+        self.conversions = conversions
         self._widen = conversions.widen
         self._narrow = conversions.narrow
 
@@ -238,7 +239,7 @@ class WideningKernel(_NumpyKernel):
         self._widen(contributions[0], partial)
         for contribution in contributions[1:]:
             self._widen(contribution, addend)
-            self._ufunc(partial, addend, partial)
+            self._ufunc(partial, addend, out=partial)
         self._finish(partial, out)
 
     def _finalise(self, acc: Array, out: Array) -> None:

@@ -14,7 +14,7 @@ from typing import TextIO
 MAX_LINE_BYTES = 64 * 1024
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Child:
     """A started process. ``name`` is its prefix ("0" for trainer 0, "daemon 0")."""
 

@@ -204,7 +204,7 @@ class Agent:
             deadline=deadline,
             nonce=self._make_nonce(),
         )
-        self._log.info(
+        self._log.debug(
             "rank %d joined the rendezvous at %s, advertises %s",
             self.rank,
             channel.peer,

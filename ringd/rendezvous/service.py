@@ -103,6 +103,7 @@ class RendezvousService:
         self._daemons: dict[int, Connection] = {}
         self._observers: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
         self._rounds = 0
         self._round: ReportRound | None = None
         self._round_timer: asyncio.TimerHandle | None = None
@@ -194,12 +195,12 @@ class RendezvousService:
 
     def take(self, event: Event) -> None:
         """Feed the membership, do what it says, and set the next alarm."""
-        loop = asyncio.get_running_loop()
         if isinstance(event, DaemonJoined):
             self._log.info("rank %d joined, listens on %s", event.rank, event.address)
-        for instruction in self._membership.apply(event, loop.time()):
+        now = asyncio.get_running_loop().time()
+        for instruction in self._membership.apply(event, now):
             self._carry_out(instruction)
-        self._set_alarm(loop)
+        self._set_alarm()
 
     def _carry_out(self, instruction: Instruction) -> None:
         if isinstance(instruction, Drop):
@@ -228,21 +229,24 @@ class RendezvousService:
         elif send.type == "refused":
             self._log.error("%s", send.fields["text"])
 
-    def _set_alarm(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _set_alarm(self) -> None:
         due = self._membership.next_deadline()
         if due is None or self._listener is None:
             return
         if self._timer is not None:
-            if self._timer.when() <= due:  # an early Tick does no harm, and sets the next alarm
+            if self._alarm_at <= due:  # an early Tick does no harm, and sets the next alarm
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(due, self._alarm, due)
+        self._wake_at(due)
 
-    def _alarm(self, due: float) -> None:
-        loop = asyncio.get_running_loop()
-        if loop.time() > due + _LATE_S:
-            again = loop.time() + _CATCH_UP_S
-            self._timer = loop.call_at(again, self._alarm, again)
+    def _wake_at(self, due: float) -> None:
+        self._alarm_at = due
+        self._timer = asyncio.get_running_loop().call_at(due, self._alarm)
+
+    def _alarm(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now > self._alarm_at + _LATE_S:
+            self._wake_at(now + _CATCH_UP_S)
             return
         self._timer = None
         self.take(Tick())

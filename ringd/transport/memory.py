@@ -137,10 +137,10 @@ class _Pipe:
 
     def _arrive(self) -> None:
         self._arrival = None
-        if self._network.is_cut(*self.path):
-            if self._sent_mark is _Mark.RESET:
+        if not self._network.passes(*self.path):
+            if self._sent_mark is _Mark.RESET or not self._network.answers(self.path[0]):
                 self._lose()
-            return  # what is repeated after a loss arrives when the path is healed
+            return  # what is repeated after a loss arrives when the path passes it again
         now = self._loop.time()
         while self._wire and self._wire[0][0] <= now:
             self._land(self._wire.popleft()[1])
@@ -149,7 +149,7 @@ class _Pipe:
         self._network.drop_idle(self)
 
     def _lose(self) -> None:
-        """A reset, and what went before it, met a cut; nobody is left who would repeat it."""
+        """What was on the wire met a cut, and nobody is left who would repeat it."""
         self._network.note("lost", self.label)
         self._wire.clear()
         self._sent_mark = None
@@ -160,10 +160,10 @@ class _Pipe:
         if target.state is _State.OPEN:
             self._land_open(item)
         elif isinstance(item, bytes):
-            if target.state is not _State.OVER:  # it closed, and does not want them
-                self._give_back(len(item))
-            elif self._network.answers(target.host.name):
+            if target.state is _State.OVER:
                 target.outward.put(_Mark.RESET)
+            else:  # it closed, and does not want them
+                self._give_back(len(item))
         elif item is _Mark.RESET:
             target.forget()
 
@@ -216,7 +216,8 @@ class _Pipe:
         self._acknowledge()
 
     def _acknowledge(self) -> None:
-        if self._read_bytes and not self._network.is_cut(self.path[1], self.path[0]):
+        network, (there, back) = self._network, self.path
+        if self._read_bytes and network.answers(back) and network.passes(back, there):
             self._held_bytes -= self._read_bytes
             self._read_bytes = 0
             self.source.push_soon()
@@ -464,7 +465,7 @@ class MemoryNetwork:
         if host is None or not host.alive:
             host = self._hosts[name] = _Host(name)
             self.note("start", name)
-            self._wake()
+            self._kick({name})
         return host
 
     def channels(self, host: str, peer: str | None = None) -> list[MemoryChannel]:
@@ -515,7 +516,7 @@ class MemoryNetwork:
     async def _travel(self, source: str, target: str) -> None:
         """One packet of a handshake, repeated while it is lost."""
         await asyncio.sleep(self.travel_s(source, target))
-        await self._until(lambda: not self.is_cut(source, target) and self.answers(target))
+        await self._until(lambda: self.passes(source, target))
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for commands that make the condition true."""
@@ -549,12 +550,12 @@ class MemoryNetwork:
         """How long what is sent now is on the wire."""
         return self.weather.delay_s(source, target) + self._delays_s.get((source, target), 0.0)
 
-    def is_cut(self, source: str, target: str) -> bool:
-        """Whether nothing gets from ``source`` to ``target``."""
-        return (source, target) in self._cuts
+    def passes(self, source: str, target: str) -> bool:
+        """Whether what ``source`` sent reaches a kernel at ``target``."""
+        return (source, target) not in self._cuts and self.answers(target)
 
     def answers(self, host: str) -> bool:
-        """Whether a kernel is there to answer; an unknown host's refuses."""
+        """Whether the host has a kernel that sends and repeats; an unknown one's refuses."""
         return host not in self._hosts or self._hosts[host].reachable
 
     def note(self, event: str, *facts: str | int | float) -> None:

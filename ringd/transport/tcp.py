@@ -19,6 +19,8 @@ from ringd.transport.base import Address, Buffer, Channel, Receiver
 READ_BUDGET_BYTES = 4 * 1024 * 1024
 """How much one readiness may read before other sockets get their turn."""
 MAX_IOVECS = 64
+LINGER_S = 5.0
+"""How long a closed channel waits for the peer's end of stream."""
 KEEPALIVE_IDLE_S = 15
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_COUNT = 3
@@ -41,6 +43,8 @@ class TcpChannel:
         self._writing = False
         self._open = True
         self._ending = False
+        self._send_error: OSError | None = None
+        self._untold: list[BaseException | None] = []
 
     def attach(self, receiver: Receiver) -> None:
         """Start to feed ``receiver``, or hand the channel over to it."""
@@ -48,6 +52,8 @@ class TcpChannel:
         self._receiver = receiver
         if first and self._open:
             self._loop.add_reader(self._fd, self._readable)
+        elif self._untold:
+            self._loop.call_soon(self._tell)
 
     def send(self, buffers: Sequence[Buffer], size_bytes: int) -> None:
         """Write what the kernel takes now; queue the rest without copying it."""
@@ -63,6 +69,7 @@ class TcpChannel:
             except _SHRUG:
                 pass
             except OSError as exc:
+                self._send_error = exc  # the kernel tells an error once: later reads see a plain end
                 self._loop.call_soon(self._fail, exc)
                 return
             if taken == size_bytes:
@@ -120,7 +127,10 @@ class TcpChannel:
 
     def _readable(self) -> None:
         budget = READ_BUDGET_BYTES
-        while budget > 0 and self._open:
+        if self._ending:
+            self._discard()
+            return
+        while budget > 0 and self._open and not self._ending:
             receiver = self._receiver
             assert receiver is not None
             buffers = receiver.next_buffers()
@@ -148,10 +158,17 @@ class TcpChannel:
         if not self._open:
             return
         self._release()
-        if self._receiver is not None and not self._ending:
-            self._receiver.ended(error)
+        if not self._ending:
+            self._untold.append(self._send_error or error)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._receiver is not None and self._untold:
+            self._receiver.ended(self._untold.pop())
 
     def _release(self) -> None:
+        if not self._open:
+            return
         self._open = False
         self._loop.remove_reader(self._fd)
         if self._writing:
@@ -166,18 +183,32 @@ class TcpChannel:
         if not self._open or self._ending:
             return
         self._ending = True
-        self._loop.remove_reader(self._fd)
+        if self._receiver is None:
+            self._loop.add_reader(self._fd, self._readable)
+        self._receiver = None
         if not self.backlog_bytes:
             self._shut()
 
     def _shut(self) -> None:
+        """Say that no more comes, and let the kernel send: a full close with bytes coming in
+        would reset the connection and lose what the peer has not read yet."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
-        # Unread bytes would turn the orderly end into a reset that may overtake our last bytes.
-        with contextlib.suppress(OSError):
+        self._loop.call_later(LINGER_S, self._release)
+
+    def _discard(self) -> None:
+        try:
             while self._sock.recv(65536):
                 pass
-        self._release()
+        except _SHRUG:
+            return
+        except OSError:
+            self._release()
+            return
+        if self.backlog_bytes:
+            self._loop.remove_reader(self._fd)
+        else:
+            self._release()
 
     def abort(self) -> None:
         """Reset the connection and drop the backlog."""

@@ -1,0 +1,74 @@
+"""The client of ringd: collective communication for torch tensors and numpy arrays.
+
+    import ringd_client
+
+    with ringd_client.connect() as comm:
+        comm.all_reduce(tensor, op="avg")
+
+``connect`` finds the daemon that ``ringd run`` has started for this rank. There is an asyncio
+twin, ``connect_async``. What a caller may rely on: docs/semantics.md.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from ringd.errors import (
+    ArenaFullError,
+    CollectiveError,
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    CommunicatorClosedError,
+    ConfigError,
+    DaemonLostError,
+    HandshakeRefusedError,
+    InvalidArgumentError,
+    InvalidTensorError,
+    MembershipChangedError,
+    PeerLostError,
+    ProtocolError,
+    RendezvousError,
+    RingdError,
+    TooManyOperationsError,
+    UnsupportedPlatformError,
+    UnsupportedTypeError,
+)
+
+if sys.platform != "linux":
+    raise UnsupportedPlatformError(
+        f"ringd runs on Linux only, this is {sys.platform}: it needs memfd, pidfd and SEQPACKET "
+        "sockets. A container or a virtual machine with Linux will do"
+    )
+
+from ringd import __version__
+from ringd_client._handle import Handle
+from ringd_client.aio import AsyncCommunicator, AsyncHandle, connect_async
+from ringd_client.communicator import Communicator, connect
+
+__all__ = [
+    "ArenaFullError",
+    "AsyncCommunicator",
+    "AsyncHandle",
+    "CollectiveError",
+    "CollectiveMismatchError",
+    "CollectiveTimeoutError",
+    "Communicator",
+    "CommunicatorClosedError",
+    "ConfigError",
+    "DaemonLostError",
+    "Handle",
+    "HandshakeRefusedError",
+    "InvalidArgumentError",
+    "InvalidTensorError",
+    "MembershipChangedError",
+    "PeerLostError",
+    "ProtocolError",
+    "RendezvousError",
+    "RingdError",
+    "TooManyOperationsError",
+    "UnsupportedPlatformError",
+    "UnsupportedTypeError",
+    "__version__",
+    "connect",
+    "connect_async",
+]

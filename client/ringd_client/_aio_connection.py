@@ -1,0 +1,271 @@
+"""The asyncio face of the conversation: the event loop reads, and nobody blocks.
+
+Everything belongs to the loop's thread, except for messages about segments, which any thread
+may cause to be sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from typing import Final
+
+from ringd.errors import RingdError
+from ringd.wire import ipc
+from ringd_client._core import ClientState, Operation
+from ringd_client._transport import FAREWELL_S, Transport
+
+LONG_COPY_BYTES: Final = 1 << 20
+"""Results above this are written by a thread of the loop's executor."""
+
+
+class AsyncConnection:
+    """Posts operations and resolves those who await them, on one event loop."""
+
+    def __init__(
+        self, transport: Transport, state: ClientState, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.state = state
+        self._transport = transport
+        self._loop = loop
+        self._sending = threading.Lock()
+        self._outbox: deque[tuple[bytes, int | None]] = deque()
+        self._waiters: dict[int, list[asyncio.Future[None]]] = {}
+        self._settling: set[asyncio.Future[None]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = float("inf")
+        self._ended = loop.create_future()
+        self._closed = False
+        loop.add_reader(transport.fileno(), self._on_readable)
+
+    # ------------------------------------------------------------ sending
+
+    def post(self, operation: Operation) -> None:
+        """Give an operation its place in the order.
+
+        Raises:
+            RingdError: it was not posted; its memory is free again.
+        """
+        remaining_s = max(operation.began + operation.timeout_s - time.monotonic(), 0.001)
+        try:
+            self._send(self.state.submit(operation, remaining_s))
+        except RingdError as exc:
+            operation.withdraw(exc)
+            raise
+        self._watch_clock(operation.expires)
+
+    def post_poison(self, operation: Operation, error: RingdError) -> None:
+        """Give a refused call its place in the order.
+
+        Raises:
+            RingdError: it was not posted.
+        """
+        self._send(self.state.poison(operation, error))
+
+    def post_status(self, operation: Operation, scope: str) -> None:
+        """Ask for a status.
+
+        Raises:
+            RingdError: it was not posted.
+        """
+        self._send(self.state.ask_status(operation, scope))
+        self._watch_clock(operation.expires)
+
+    def announce(self, number: int, size_bytes: int, fd: int) -> None:
+        """Hand a segment to the daemon; under the arena's lock, so nothing is settled here.
+
+        Raises:
+            RingdError: the daemon is gone.
+        """
+        try:
+            self._transmit(ipc.pack(ipc.SEGMENT, number, size_bytes), fd)
+        except OSError as exc:
+            self._transport.hang_up()  # the loop sees that, and ends the pending operations
+            raise self.state.lost(f"sending failed ({exc.strerror})") from exc
+
+    def retract(self, number: int) -> None:
+        """Tell the daemon that a segment is gone; one that is gone itself maps nothing."""
+        if not self._closed:
+            with contextlib.suppress(OSError, RuntimeError):
+                self._transmit(ipc.pack(ipc.DROP_SEGMENT, number))
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._transmit(message)
+        except OSError as exc:
+            self._read_all()
+            self._lose(self.state.lost(f"sending failed ({exc.strerror})"))
+            raise self.state.why_ended() from exc
+
+    def _transmit(self, message: bytes, fd: int | None = None) -> None:
+        with self._sending:
+            if not self._outbox and self._try(message, fd):
+                return
+            self._outbox.append((message, None if fd is None else os.dup(fd)))
+            if len(self._outbox) == 1:
+                self._loop.call_soon_threadsafe(self._await_room)
+
+    def _try(self, message: bytes, fd: int | None) -> bool:
+        transport = self._transport
+        return transport.send(message) if fd is None else transport.send_with_fd(message, fd)
+
+    def _await_room(self) -> None:
+        if not self._closed:
+            self._loop.add_writer(self._transport.fileno(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        try:
+            with self._sending:
+                while self._outbox and self._try(*self._outbox[0]):
+                    _, fd = self._outbox.popleft()
+                    if fd is not None:
+                        os.close(fd)
+                if self._outbox:
+                    return
+        except OSError as exc:
+            self._drop_outbox()
+            self._lose(self.state.lost(f"sending failed ({exc.strerror})"))
+        self._loop.remove_writer(self._transport.fileno())
+
+    def _drop_outbox(self) -> None:
+        with self._sending:
+            for _, fd in self._outbox:
+                if fd is not None:
+                    os.close(fd)
+            self._outbox.clear()
+
+    # ------------------------------------------------------------ receiving
+
+    async def over(self, operation: Operation) -> None:
+        """Return when an operation is finished. Being cancelled changes nothing for it."""
+        if operation.finished:
+            return
+        waiter = self._loop.create_future()
+        waiters = self._waiters.setdefault(operation.request, [])
+        waiters.append(waiter)
+        try:
+            await waiter
+        finally:
+            waiters.remove(waiter)
+
+    def _on_readable(self) -> None:
+        """Take in one datagram; the loop calls again when there are more."""
+        try:
+            datagram = self._transport.receive(wait=False)
+        except OSError as exc:
+            self._lose(self.state.lost(f"receiving failed ({exc.strerror})"))
+            return
+        if datagram is not None:
+            at_end = not len(datagram)
+            self._tell(self.state.receive(datagram))
+            if at_end:
+                self._stop_listening()
+
+    def _read_all(self) -> None:
+        while not self._ended.done() and self._transport.wait_readable(0.0):
+            self._on_readable()
+
+    def _tell(self, operations: tuple[Operation, ...]) -> None:
+        for operation in operations:
+            settlement = operation.settlement
+            writes = operation.answer is None and not operation.finished
+            if writes and settlement and settlement.result_bytes > LONG_COPY_BYTES:
+                self._settle_elsewhere(operation)
+            else:
+                operation.settle()
+                self._wake(operation)
+
+    def _settle_elsewhere(self, operation: Operation) -> None:
+        def settled(future: asyncio.Future[None]) -> None:
+            self._settling.discard(future)
+            self._wake(operation)
+
+        future = self._loop.run_in_executor(None, operation.settle)
+        self._settling.add(future)
+        future.add_done_callback(settled)
+
+    def _wake(self, operation: Operation) -> None:
+        for waiter in self._waiters.pop(operation.request, ()):
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def _lose(self, error: RingdError) -> None:
+        self._stop_listening()
+        self._tell(self.state.fail(error))
+
+    def _stop_listening(self) -> None:
+        if not self._ended.done():
+            self._ended.set_result(None)
+            self._loop.remove_reader(self._transport.fileno())
+
+    # ------------------------------------------------------------ the client's own clock
+
+    def _watch_clock(self, expires: float) -> None:
+        if expires < self._alarm_at:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._alarm_at = expires
+            delay_s = max(0.0, expires - time.monotonic())
+            self._alarm = self._loop.call_later(delay_s, self._on_alarm)
+
+    def _on_alarm(self) -> None:
+        self._alarm = None
+        self._alarm_at = float("inf")
+        now = time.monotonic()
+        for operation in self.state.expired(now):
+            operation.give_up(self.state.silent(operation, now))
+            self._wake(operation)
+        left = [op.expires for op in self.state.pending.values() if not op.over]
+        if left:
+            self._watch_clock(min(left))
+
+    # ------------------------------------------------------------ the end
+
+    async def close(self, *, how: str, detail: str, wait: bool) -> None:
+        """Say goodbye and close; see the blocking twin. Being cancelled shortens it."""
+        if self._closed:
+            return
+        self._closed = True
+        self.state.ended = self.state.closed()
+        try:
+            if wait:
+                for operation in list(self.state.pending.values()):
+                    await self.over(operation)
+                if self._settling:
+                    await asyncio.wait(self._settling)
+            self._transport.say_goodbye(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
+            await asyncio.wait([self._ended], timeout=FAREWELL_S)
+        finally:
+            self._disconnect()
+
+    def leave_now(self, how: str, detail: str) -> None:
+        """Say goodbye without an event loop."""
+        if self._closed:
+            return
+        self._closed = True
+        self.state.ended = self.state.closed()
+        self._transport.say_goodbye(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
+        self._transport.hear_out()
+        self._drop_outbox()
+        self._transport.close()
+
+    def _disconnect(self) -> None:
+        self._drop_outbox()
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._loop.remove_writer(self._transport.fileno())
+        self._lose(self.state.closed())
+        self._transport.hang_up()
+        self._transport.close()
+
+    def after_fork_in_child(self) -> None:
+        """The conversation is the parent's, and so is the loop's selector: touch neither."""
+        self._closed = True
+        self._sending = threading.Lock()
+        self._transport.close()
+        self._drop_outbox()
+        self.state.after_fork_in_child()

@@ -1,0 +1,284 @@
+"""The arena: where tensor bytes meet the daemon, as a few memfd segments cut into blocks.
+
+Taking and giving back a block of a size that was used before costs about a microsecond:
+free blocks are kept by size class, the last one first, since it is warm in the cache.
+Above 64 MiB, segments that nobody used for ten seconds go back to the system.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from ringd.errors import ArenaFullError
+from ringd_client._segments import PAGE_BYTES, Segment, new_memfd, size_class
+
+MIN_SEGMENT_BYTES: Final = 1 << 20
+MAX_STEP_BYTES: Final = 64 << 20
+"""A segment is larger than this only when one block is."""
+RETAIN_BYTES: Final = 64 << 20
+"""An arena up to this size is never trimmed."""
+IDLE_S: Final = 10.0
+MAX_DEFAULT_LIMIT_BYTES: Final = 4 << 30
+
+
+def default_limit_bytes() -> int:
+    """4 GiB, or a quarter of the machine's memory when that is less."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(MAX_DEFAULT_LIMIT_BYTES, memory // 4)
+
+
+class Block:
+    """A part of a segment, in use by one operation or by the tensors of one ``comm.empty``."""
+
+    __slots__ = ("offset", "segment", "size_bytes")
+
+    def __init__(self, segment: Segment, offset: int, size_bytes: int) -> None:
+        self.segment = segment
+        self.offset = offset
+        self.size_bytes = size_bytes
+
+
+class Arena:
+    """Blocks of shared memory, up to a cap.
+
+    Any thread may use it. Its lock is never waited for in a finalizer, which may run in a
+    thread that holds it: blocks that come back so are put aside and taken in by the next call.
+
+    Args:
+        limit_bytes: the cap over all segments.
+        announce: hands a new segment (number, bytes, descriptor) to the daemon before any
+            block of it is used. It may not keep the descriptor.
+        retract: tells the daemon that a segment is gone; raises nothing.
+
+    Attributes:
+        size_bytes: of all segments.
+        used_bytes: of the blocks in use, ``lent_bytes`` among them.
+        lent_bytes: of the blocks that tensors of ``comm.empty`` hold.
+    """
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        announce: Callable[[int, int, int], None],
+        retract: Callable[[int], None],
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self._spare_bytes = min(limit_bytes, RETAIN_BYTES)
+        self.size_bytes = 0
+        self.used_bytes = 0
+        self.lent_bytes = 0
+        self._announce = announce
+        self._retract = retract
+        self._lock = threading.Lock()
+        self._segments: list[Segment] = []
+        self._cached: dict[int, list[Block]] = {}
+        self._returned: deque[Block] = deque()
+        self._next_number = 1
+        self._closed = threading.Event()
+        self._reaper: threading.Thread | None = None
+
+    # ------------------------------------------------------------ blocks
+
+    def take(self, size_bytes: int) -> Block:
+        """A block of at least ``size_bytes``, which is a size class; its contents are anything.
+
+        Raises:
+            ArenaFullError: there is no room below the cap, or the system has none.
+        """
+        with self._lock:
+            if self._returned:
+                self._take_in_returned()
+            cached = self._cached.get(size_bytes)
+            block = cached.pop() if cached else self._carve_or_grow(size_bytes)
+            block.segment.live += 1
+            self.used_bytes += size_bytes
+            return block
+
+    def free(self, block: Block) -> None:
+        """Give a block back. The daemon must have released it."""
+        with self._lock:
+            self._free_locked(block)
+
+    def lend(self, size_bytes: int) -> ctypes.Array[ctypes.c_char]:
+        """A buffer of ``size_bytes`` in a block of its own, for a tensor that may outlive us.
+
+        The block comes back when the buffer and all that was made from it are gone.
+
+        Raises:
+            ArenaFullError: as for :meth:`take`.
+        """
+        block = self.take(size_class(size_bytes))
+        owner = (ctypes.c_char * size_bytes).from_buffer(block.segment.memory, block.offset)
+        with self._lock:
+            self.lent_bytes += block.size_bytes
+        weakref.finalize(owner, self._return_lent, block).atexit = False
+        return owner
+
+    def find(self, address: int, size_bytes: int) -> tuple[Segment, int] | None:
+        """The segment that holds these bytes, and their offset in it; None: not ours."""
+        for segment in self._segments:
+            offset = address - segment.address
+            if offset >= 0 and offset + size_bytes <= segment.size_bytes:
+                return segment, offset
+        return None
+
+    def _free_locked(self, block: Block) -> None:
+        size_bytes = block.size_bytes
+        segment = block.segment
+        self.used_bytes -= size_bytes
+        segment.live -= 1
+        if not segment.live:
+            segment.idle_since = time.monotonic()
+        if not self._segments:
+            return  # closed: the memory goes with its last tensor
+        cached = self._cached.get(size_bytes)
+        if cached is None:
+            self._cached[size_bytes] = [block]
+        else:
+            cached.append(block)
+
+    def _return_lent(self, block: Block) -> None:
+        self._returned.append(block)
+        if self._lock.acquire(blocking=False):
+            try:
+                self._take_in_returned()
+            finally:
+                self._lock.release()
+
+    def _take_in_returned(self) -> None:
+        while self._returned:
+            block = self._returned.popleft()
+            self.lent_bytes -= block.size_bytes
+            self._free_locked(block)
+
+    # ------------------------------------------------------------ growing
+
+    def _carve_or_grow(self, size_bytes: int) -> Block:
+        block = self._carve(size_bytes)
+        if block is None and self._cached and self.size_bytes + size_bytes > self._spare_bytes:
+            self._flush()
+            block = self._carve(size_bytes)
+        if block is None:
+            self._grow(size_bytes)
+            block = self._carve(size_bytes)
+        assert block is not None
+        return block
+
+    def _carve(self, size_bytes: int) -> Block | None:
+        best: tuple[int, Segment] | None = None
+        for segment in self._segments:
+            extent = segment.best_fit(size_bytes)
+            if extent is not None and (best is None or extent < best[0]):
+                best = extent, segment
+        return Block(best[1], best[1].carve(size_bytes), size_bytes) if best else None
+
+    def _flush(self) -> None:
+        """Merge all cached blocks back into free extents."""
+        for blocks in self._cached.values():
+            for block in blocks:
+                block.segment.give_back(block.offset, block.size_bytes)
+        self._cached.clear()
+
+    def _grow(self, size_bytes: int) -> None:
+        needed = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
+        if self.size_bytes + needed > self.limit_bytes:
+            self._drop_idle(until=float("inf"), retain_bytes=0)
+        room = (self.limit_bytes - self.size_bytes) // PAGE_BYTES * PAGE_BYTES
+        if needed > room:
+            raise self._full(size_bytes, f"its cap is {self.limit_bytes:,} bytes")
+        step = min(max(self.size_bytes, MIN_SEGMENT_BYTES), MAX_STEP_BYTES)
+        self._add_segment(min(max(needed, step), room), size_bytes)
+        if self.size_bytes > RETAIN_BYTES and self._reaper is None:
+            self._start_reaper()
+
+    def _add_segment(self, segment_bytes: int, wanted_bytes: int) -> None:
+        try:
+            fd = new_memfd(segment_bytes)
+        except OSError as exc:
+            raise self._full(wanted_bytes, f"the system refused more ({exc.strerror})") from exc
+        try:
+            segment = Segment(self._next_number, fd, segment_bytes)
+            self._announce(segment.number, segment_bytes, fd)
+        except OSError as exc:
+            raise self._full(wanted_bytes, f"it can't be mapped ({exc.strerror})") from exc
+        finally:
+            os.close(fd)
+        self._next_number += 1
+        self.size_bytes += segment_bytes
+        self._segments.append(segment)
+
+    def _full(self, wanted_bytes: int, why: str) -> ArenaFullError:
+        in_operations = self.used_bytes - self.lent_bytes
+        return ArenaFullError(
+            f"the shared-memory arena has no room for {wanted_bytes:,} more bytes: {why}; "
+            f"{self.lent_bytes:,} are in tensors of comm.empty, {in_operations:,} in operations "
+            "in flight. Wait for handles, drop tensors, or raise arena_limit_bytes in connect().",
+            limit_bytes=self.limit_bytes,
+            wanted_bytes=wanted_bytes,
+            lent_bytes=self.lent_bytes,
+            in_flight_bytes=in_operations,
+        )
+
+    # ------------------------------------------------------------ giving back
+
+    def trim(self, idle_before: float) -> None:
+        """Give segments back that are unused since ``idle_before``, down to RETAIN_BYTES."""
+        with self._lock:
+            self._take_in_returned()
+            self._drop_idle(until=idle_before, retain_bytes=RETAIN_BYTES)
+
+    def _drop_idle(self, *, until: float, retain_bytes: int) -> None:
+        idle = [s for s in self._segments if not s.live and s.idle_since < until]
+        for segment in sorted(idle, key=lambda s: s.size_bytes, reverse=True):
+            if self.size_bytes <= retain_bytes:
+                return
+            self._segments.remove(segment)
+            self.size_bytes -= segment.size_bytes
+            self._forget_cached(segment)
+            self._retract(segment.number)
+
+    def _forget_cached(self, segment: Segment) -> None:
+        for size_bytes, blocks in list(self._cached.items()):
+            kept = [b for b in blocks if b.segment is not segment]
+            if kept:
+                self._cached[size_bytes] = kept
+            else:
+                del self._cached[size_bytes]
+
+    def _start_reaper(self) -> None:
+        self._reaper = threading.Thread(target=self._reap, name="ringd-arena", daemon=True)
+        self._reaper.start()
+
+    def _reap(self) -> None:
+        """Trim from time to time, as long as there is something to trim."""
+        while not self._closed.wait(IDLE_S):
+            self.trim(time.monotonic() - IDLE_S)
+            with self._lock:
+                if self.size_bytes <= RETAIN_BYTES:
+                    self._reaper = None
+                    return
+
+    def close(self) -> None:
+        """Let go of all segments. Memory of tensors that live on stays theirs."""
+        self._closed.set()
+        reaper = self._reaper
+        if reaper is not None and reaper is not threading.current_thread():
+            reaper.join()
+        with self._lock:
+            self._segments.clear()
+            self._cached.clear()
+            self.size_bytes = 0
+
+    def after_fork_in_child(self) -> None:
+        """Locks of the parent's other threads are nobody's here."""
+        self._lock = threading.Lock()
+        self._reaper = None
+        self._segments = []
+        self._cached = {}

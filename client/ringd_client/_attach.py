@@ -1,0 +1,180 @@
+"""The first exchange with a daemon: HELLO, and its answer when all trainers are there."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdError, from_wire
+from ringd.wire import ipc
+from ringd_client._core import GRACE_S
+from ringd_client._transport import Transport, dial
+
+DIAL_S: Final = 5.0
+"""How long a daemon may take to begin to listen; it is started at the same time as we are."""
+DIAL_EVERY_S: Final = 0.02
+
+
+def is_positive(value: Any) -> bool:
+    """Whether ``value`` is a positive number, and a finite one."""
+    return isinstance(value, (int, float)) and 0 < value < float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Which place in which group the daemon gave us."""
+
+    rank: int
+    world_size: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """When an attempt to attach is over (monotonic clock)."""
+
+    timeout_s: float
+    at: float
+
+    @classmethod
+    def after(cls, timeout_s: float) -> Deadline:
+        """``timeout_s`` from now.
+
+        Raises:
+            ConfigError: not a positive number.
+        """
+        if not is_positive(timeout_s):
+            raise ConfigError(f"timeout_s is a positive number of seconds, not {timeout_s!r}")
+        return cls(timeout_s, time.monotonic() + timeout_s)
+
+    @property
+    def left_s(self) -> float:
+        """What is left, never quite nothing."""
+        return max(self.at - time.monotonic(), 0.001)
+
+
+def attach(path: str, deadline: Deadline) -> tuple[Transport, Membership]:
+    """Connect to the daemon at ``path`` and wait for the group.
+
+    Raises:
+        RendezvousError: the daemon refused, or somebody was missing at the deadline.
+        DaemonLostError: no daemon there, or it went away.
+    """
+    transport = Transport(_dial_patiently(path, deadline))
+    try:
+        transport.send(_hello(deadline))
+        until = deadline.at + GRACE_S
+        while time.monotonic() < until:
+            if transport.wait_readable(until):
+                answer = transport.receive(wait=False)
+                if answer is not None:
+                    return transport, _membership(answer, path)
+        raise _no_answer(path, deadline)
+    except OSError as exc:
+        transport.close()
+        raise _gone(path) from exc
+    except BaseException:
+        transport.close()
+        raise
+
+
+async def attach_async(path: str, deadline: Deadline) -> tuple[Transport, Membership]:
+    """As :func:`attach`, on the running event loop. A cancelled attempt leaves nothing behind."""
+    transport = Transport(await _dial_patiently_async(path, deadline))
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(transport.fileno(), readable.set)
+    try:
+        transport.send(_hello(deadline))
+        async with asyncio.timeout(deadline.left_s + GRACE_S):
+            await readable.wait()
+        answer = transport.receive(wait=False)
+        loop.remove_reader(transport.fileno())
+        return transport, _membership(b"" if answer is None else answer, path)
+    except BaseException as exc:
+        loop.remove_reader(transport.fileno())
+        transport.close()
+        if isinstance(exc, TimeoutError) and not isinstance(exc, RingdError):
+            raise _no_answer(path, deadline) from None
+        if isinstance(exc, OSError):
+            raise _gone(path) from exc
+        raise
+
+
+def _dial_patiently(path: str, deadline: Deadline) -> socket.socket:
+    until = time.monotonic() + min(DIAL_S, deadline.left_s)
+    while True:
+        try:
+            return dial(path)
+        except OSError as exc:
+            if time.monotonic() >= until:
+                raise _nobody_listens(path, exc) from exc
+        time.sleep(DIAL_EVERY_S)
+
+
+async def _dial_patiently_async(path: str, deadline: Deadline) -> socket.socket:
+    until = time.monotonic() + min(DIAL_S, deadline.left_s)
+    while True:
+        try:
+            return dial(path)
+        except OSError as exc:
+            if time.monotonic() >= until:
+                raise _nobody_listens(path, exc) from exc
+        await asyncio.sleep(DIAL_EVERY_S)
+
+
+def _hello(deadline: Deadline) -> bytes:
+    return ipc.pack(
+        ipc.HELLO, {"version": ipc.VERSION, "role": "trainer", "timeout_s": deadline.left_s}
+    )
+
+
+def _membership(answer: bytes | memoryview, path: str) -> Membership:
+    """What the daemon's first message says.
+
+    Raises:
+        RingdError: what it refused with.
+        DaemonLostError: it closed the connection, or speaks another protocol.
+    """
+    if not len(answer):
+        raise _gone(path)
+    try:
+        kind, body = ipc.unpack(answer)[:2]
+        if kind == ipc.WELCOME:
+            return Membership(body["rank"], body["world_size"], body["epoch"])
+    except (ValueError, KeyError, TypeError) as exc:
+        raise DaemonLostError(
+            f"what listens at {path} does not speak ringd's client protocol, version "
+            f"{ipc.VERSION} ({exc!r})"
+        ) from exc
+    if kind == ipc.REFUSED:
+        raise from_wire(body)
+    raise DaemonLostError(f"the daemon at {path} answered HELLO with a message of kind {kind}")
+
+
+def _nobody_listens(path: str, cause: OSError) -> DaemonLostError:
+    return DaemonLostError(
+        f"no daemon listens at {path} ({cause.strerror}). Start one with `ringd daemon`, or all "
+        "of them with `ringd run`",
+        socket=path,
+    )
+
+
+def _gone(path: str) -> DaemonLostError:
+    return DaemonLostError(
+        f"the daemon at {path} closed the connection before the group was complete; "
+        "its log says why",
+        socket=path,
+    )
+
+
+def _no_answer(path: str, deadline: Deadline) -> RendezvousError:
+    return RendezvousError(
+        f"the daemon at {path} did not answer within {deadline.timeout_s:g} s "
+        f"and {GRACE_S:g} s more: it is stopped, or far too busy",
+        socket=path,
+        timeout_s=deadline.timeout_s,
+    )

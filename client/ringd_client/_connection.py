@@ -1,0 +1,340 @@
+"""The blocking face of the conversation: whoever waits reads the socket itself.
+
+Leader and followers: of all threads that wait, one (the leader) reads, and tells the others
+what came for them; when its own operation is over it makes a follower the next leader. So a
+synchronous call costs one send and one receive on the caller's own thread, and no hop. What
+nobody waits for is the business of the progress thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from typing import Final
+
+from ringd.errors import RingdError
+from ringd.wire import ipc
+from ringd_client._core import ClientState, Operation
+from ringd_client._progress import Progress
+from ringd_client._transport import RECV_SLICE_S, Transport
+
+ANNOUNCE_S: Final = 10.0
+"""How long the daemon may take to accept a new segment's announcement."""
+
+
+class _Follower:
+    """A thread that waits while another one reads."""
+
+    __slots__ = ("gate", "operation")
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.gate = threading.Lock()
+        self.gate.acquire()
+
+
+class _UnsentError(Exception):
+    """A message could not be sent; the text says why, the cause is the socket's error if any."""
+
+
+class Connection:
+    """Posts operations and waits for them; any thread may call, at any time."""
+
+    def __init__(self, transport: Transport, state: ClientState) -> None:
+        self.state = state
+        self._transport = transport
+        self._sending = threading.Lock()
+        self._turn = threading.Lock()
+        self._leading = False
+        self._dead = False
+        self._closed = False
+        self._followers: deque[_Follower] = deque()
+        self._progress = Progress(self)
+
+    # ------------------------------------------------------------ sending
+
+    def post(self, operation: Operation) -> None:
+        """Give an operation its place in the order.
+
+        Raises:
+            RingdError: it was not posted; its memory is free again.
+        """
+        try:
+            with self._sending:
+                remaining_s = max(operation.began + operation.timeout_s - time.monotonic(), 0.001)
+                self._send(self.state.submit(operation, remaining_s), operation.expires)
+        except RingdError as exc:
+            operation.withdraw(exc)
+            raise
+        except _UnsentError as exc:
+            operation.withdraw(error := self._given_up(exc))
+            raise error from exc.__cause__
+        except BaseException:
+            operation.give_up(RingdError("its caller was interrupted"))
+            raise
+        if operation.detached:
+            self._progress.attend()
+
+    def post_poison(self, operation: Operation, error: RingdError) -> None:
+        """Give a refused call its place in the order.
+
+        Raises:
+            RingdError: it was not posted.
+        """
+        try:
+            with self._sending:
+                self._send(self.state.poison(operation, error), operation.expires)
+        except _UnsentError as exc:
+            raise self._given_up(exc) from exc.__cause__
+
+    def post_status(self, operation: Operation, scope: str) -> None:
+        """Ask for a status.
+
+        Raises:
+            RingdError: it was not posted.
+        """
+        try:
+            with self._sending:
+                self._send(self.state.ask_status(operation, scope), operation.expires)
+        except _UnsentError as exc:
+            operation.withdraw(error := self._given_up(exc))
+            raise error from exc.__cause__
+
+    def announce(self, number: int, size_bytes: int, fd: int) -> None:
+        """Hand a segment to the daemon.
+
+        Called under the arena's lock, so it settles nothing: pending operations hear of a lost
+        daemon from whoever reads next.
+
+        Raises:
+            RingdError: the daemon is gone or does not listen.
+        """
+        message = ipc.pack(ipc.SEGMENT, number, size_bytes)
+        try:
+            with self._sending:
+                self._send(message, time.monotonic() + ANNOUNCE_S, fd)
+        except _UnsentError as exc:
+            self._transport.hang_up()
+            raise self.state.lost(str(exc)) from exc.__cause__
+
+    def retract(self, number: int) -> None:
+        """Tell the daemon that a segment is gone; one that is gone itself maps nothing."""
+        with self._sending, contextlib.suppress(_UnsentError):
+            if not self._closed:
+                self._send(ipc.pack(ipc.DROP_SEGMENT, number), time.monotonic() + ANNOUNCE_S)
+
+    def _send(self, message: bytes, until: float, fd: int | None = None) -> None:
+        transport = self._transport
+        try:
+            while not (
+                transport.send(message) if fd is None else transport.send_with_fd(message, fd)
+            ):
+                if not transport.wait_writable(until) and time.monotonic() >= until:
+                    raise _UnsentError("it does not read what we send: it is stopped, or too busy")
+        except OSError as exc:
+            raise _UnsentError(f"sending failed ({exc.strerror})") from exc
+
+    def _given_up(self, unsent: _UnsentError) -> RingdError:
+        """End the conversation; the daemon's own last words count more than ours."""
+        if unsent.__cause__ is not None:
+            self.advance()
+        self._tell(self.state.fail(self.state.lost(str(unsent))))
+        self._transport.hang_up()
+        return self.state.why_ended()
+
+    # ------------------------------------------------------------ waiting
+
+    def finish(self, operation: Operation) -> None:
+        """Wait for an operation that only this thread knows, and end it.
+
+        Raises:
+            RingdError: how it failed.
+        """
+        try:
+            if self.wait(operation, operation.expires):
+                operation.settle()
+            else:
+                self.give_up(operation)
+        except BaseException:
+            operation.give_up(RingdError("its caller was interrupted"))
+            raise
+        if operation.error is not None:
+            raise operation.error
+
+    def give_up(self, operation: Operation) -> None:
+        """End an operation whose deadline the daemon has let pass."""
+        operation.give_up(self.state.silent(operation, time.monotonic()))
+
+    def wait(self, operation: Operation, until: float) -> bool:
+        """Wait until an operation is over or the clock shows ``until``; whether it is over.
+
+        The caller settles it.
+        """
+        while not operation.over:
+            follower = None
+            leads = False
+            try:
+                with self._turn:
+                    if self._leading:
+                        follower = _Follower(operation)
+                        self._followers.append(follower)
+                    else:
+                        leads = self._leading = True
+                if leads:
+                    self._read(operation, until)
+                elif follower is not None:
+                    follower.gate.acquire(timeout=max(0.0, until - time.monotonic()))
+            finally:
+                self._step_down(leads, follower)
+            if not operation.over and time.monotonic() >= until:
+                return False
+        return True
+
+    def advance(self) -> None:
+        """Take in what the daemon has sent, without waiting; nothing if somebody else reads."""
+        with self._turn:
+            if self._leading:
+                return
+            self._leading = True
+        try:
+            while self._receive(wait=False):
+                pass
+        finally:
+            self._step_down(True)
+
+    def await_news(self, until: float) -> bool:
+        """For the progress thread: take in what comes until then, while no other thread reads.
+
+        It only watches; any thread may become the leader meanwhile. Returns False at once when
+        there is one.
+        """
+        if self._leading or self._dead:
+            return False
+        if self._transport.watch(until):
+            self.advance()
+        return True
+
+    def _read(self, operation: Operation, until: float) -> None:
+        """Lead: read until ``operation`` is over."""
+        patient = until - time.monotonic() > RECV_SLICE_S
+        while not operation.over:
+            if self._receive(wait=patient, own=operation):
+                continue
+            if self._dead:
+                operation.give_up(self.state.lost("the connection is closed"))
+                return
+            patient = False
+            if not self._transport.wait_readable(until) and time.monotonic() >= until:
+                return
+
+    def _receive(self, *, wait: bool, own: Operation | None = None) -> bool:
+        """Read one datagram and tell whom it concerns; False: there is none."""
+        if self._dead:
+            return False
+        try:
+            datagram = self._transport.receive(wait=wait)
+        except OSError as exc:
+            self._dead = True
+            self._tell(self.state.fail(self.state.lost(f"receiving failed ({exc.strerror})")))
+            return False
+        if datagram is None:
+            return False
+        if not len(datagram):
+            self._dead = True
+        self._tell(self.state.receive(datagram), own)
+        return not self._dead
+
+    def _tell(self, operations: tuple[Operation, ...], own: Operation | None = None) -> None:
+        """Let everybody know whose operation was answered; ``own`` is the reader's."""
+        for operation in operations:
+            if operation is own:
+                continue
+            if operation.finished:
+                operation.settle()  # its caller is gone, only its memory is left
+            elif operation.detached:
+                self._progress.hand_over(operation)
+        if self._followers:
+            with self._turn:
+                for follower in [f for f in self._followers if f.operation.over]:
+                    self._followers.remove(follower)
+                    follower.gate.release()
+
+    def _step_down(self, leads: bool, follower: _Follower | None = None) -> None:
+        """Leave the wait; if nobody leads then, the longest waiting follower shall."""
+        with self._turn:
+            if leads:
+                self._leading = False
+            if follower is not None and follower in self._followers:
+                self._followers.remove(follower)
+            if self._followers and not self._leading:
+                self._followers.popleft().gate.release()
+
+    # ------------------------------------------------------------ the end
+
+    def close(self, *, how: str, detail: str = "", wait: bool = True) -> None:
+        """Say goodbye and close; a second call does nothing.
+
+        Args:
+            how: "closed", or "raised" when an exception ended the program's work.
+            detail: which exception, and where.
+            wait: for operations in flight, up to their deadlines. Refused calls are not waited
+                for: their place in the order is taken, and that was all.
+        """
+        with self._sending:
+            if self._closed:
+                return
+            self._closed = True
+            self.state.ended = self.state.closed()
+        try:
+            if wait:
+                self._await_pending()
+        finally:
+            self._leave(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
+
+    def _await_pending(self) -> None:
+        for operation in tuple(self.state.pending.copy().values()):
+            if operation.finished:
+                continue
+            if self.wait(operation, operation.expires):
+                if operation.detached:
+                    operation.settle()
+            else:
+                self.give_up(operation)
+
+    def _leave(self, goodbye: bytes) -> None:
+        transport = self._transport
+        if not self._dead:
+            transport.say_goodbye(goodbye)
+        if not self._lead_for_good(0.0):
+            self._tell(self.state.fail(self.state.closed()))
+            transport.hang_up()
+            self._lead_for_good(1.0)
+        transport.hear_out()
+        self._dead = True
+        self._tell(self.state.fail(self.state.closed()))
+        transport.hang_up()
+        self._progress.stop()
+        transport.close()
+
+    def _lead_for_good(self, patience_s: float) -> bool:
+        """Become the leader and never step down, so that nobody reads from a closed socket."""
+        until = time.monotonic() + patience_s
+        while True:
+            with self._turn:
+                if not self._leading:
+                    self._leading = True
+                    return True
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.001)
+
+    def after_fork_in_child(self) -> None:
+        """The conversation is the parent's; this process only lets go of its copy."""
+        self._transport.close()
+        self._sending = threading.Lock()
+        self._turn = threading.Lock()
+        self._progress = Progress(self)
+        self._closed = self._dead = True
+        self.state.after_fork_in_child()

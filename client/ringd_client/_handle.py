@@ -1,0 +1,89 @@
+"""Handles: what an asynchronous call returns."""
+
+from __future__ import annotations
+
+import time
+from typing import Generic, TypeVar
+
+from ringd.errors import CollectiveTimeoutError, RingdError
+from ringd_client._connection import Connection
+from ringd_client._core import Operation
+
+T = TypeVar("T")
+
+
+class Handle(Generic[T]):
+    """An operation on its way.
+
+    It may be waited for by any thread, and more than once. Dropping it changes nothing: the
+    result is still written to the caller's tensor.
+    """
+
+    __slots__ = ("_connection", "_operation", "_output")
+
+    def __init__(self, connection: Connection, operation: Operation, output: T) -> None:
+        self._connection = connection
+        self._operation = operation
+        self._output = output
+
+    def wait(self, timeout_s: float | None = None) -> T:
+        """Wait for the operation; its result is in the caller's tensor then.
+
+        Args:
+            timeout_s: how long to wait at most. None: until the operation ends, by its own
+                deadline at the latest.
+
+        Returns:
+            The output tensor of the call (None for a barrier).
+
+        Raises:
+            CollectiveTimeoutError: the wait expired; the operation goes on, its memory stays
+                held, and ``wait`` may be called again. Or the operation's own deadline passed.
+            RingdError: how the operation failed, each time this is called.
+        """
+        operation = self._operation
+        if not operation.finished:
+            until = operation.expires
+            if timeout_s is not None:
+                until = min(until, time.monotonic() + timeout_s)
+            if self._connection.wait(operation, until):
+                operation.settle()
+            elif until < operation.expires:
+                raise wait_expired(operation, timeout_s)
+            else:
+                self._connection.give_up(operation)
+        if operation.error is not None:
+            raise operation.error.copy()
+        return self._output
+
+    def done(self) -> bool:
+        """Whether ``wait`` would return at once: the result is written, or the operation failed."""
+        operation = self._operation
+        if not operation.finished:
+            self._connection.advance()
+            if operation.answered:
+                operation.settle()
+        return operation.finished
+
+    def exception(self) -> RingdError | None:
+        """How the operation failed; None while it runs, and when it did not."""
+        error = self._operation.error
+        return None if error is None else error.copy()
+
+    def __repr__(self) -> str:
+        operation = self._operation
+        if not operation.finished:
+            state = "in flight"
+        else:
+            state = "done" if operation.error is None else f"failed: {operation.error.code}"
+        return f"<{type(self).__name__} {operation.spec}: {state}>"
+
+
+def wait_expired(operation: Operation, timeout_s: float | None) -> CollectiveTimeoutError:
+    """The error of a wait that was shorter than its operation."""
+    return CollectiveTimeoutError(
+        f"{operation.spec}: not done after a wait of {timeout_s:g} s; the operation goes on, "
+        f"until {operation.timeout_s:g} s after its call at the latest. Wait again",
+        op=str(operation.spec),
+        waited_s=timeout_s,
+    )

@@ -1,0 +1,110 @@
+"""The progress thread: what happens to asynchronous operations that nobody waits for.
+
+It starts with the first asynchronous call. It keeps out of the way of threads that wait: a
+handle that is waited for soon after its call costs no hand-over between threads. So a new
+operation is looked after within TICK_S, not at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Final, Protocol
+
+from ringd_client._core import ClientState, Operation
+
+TICK_S: Final = 0.002
+EXPIRY_CHECK_S: Final = 0.1
+IDLE_TICKS: Final = 64
+"""After so many ticks with nothing to do the thread sleeps until it is called."""
+
+
+class Reader(Protocol):
+    """What the progress thread needs of the connection."""
+
+    state: ClientState
+
+    def await_news(self, until: float) -> bool:
+        """Take in what comes until then, while nobody else reads; False: somebody does."""
+
+    def give_up(self, operation: Operation) -> None:
+        """End an operation whose deadline has passed without an answer."""
+
+
+class Progress:
+    """Reads for handles that nobody waits for, writes their results, keeps their deadlines."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._answered: deque[Operation] = deque()
+        self._bell = threading.Event()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._parked = False
+        self._stopped = False
+        self._next_expiry_check = 0.0
+
+    def attend(self) -> None:
+        """An operation was posted that nobody may ever wait for."""
+        if self._thread is None:
+            self._start()
+        elif self._parked:
+            self._bell.set()
+
+    def hand_over(self, operation: Operation) -> None:
+        """An operation was answered, and its result is to be written by somebody."""
+        self._answered.append(operation)
+        if self._parked:
+            self._bell.set()
+
+    def stop(self) -> None:
+        """End the thread (its connection has hung up), and finish what was handed over."""
+        with self._starting:
+            self._stopped = True
+            thread = self._thread
+        self._bell.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self._settle_answered()
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None and not self._stopped:
+                self._thread = threading.Thread(
+                    target=self._run, name="ringd-progress", daemon=True
+                )
+                self._thread.start()
+
+    def _run(self) -> None:
+        quiet_ticks = 0
+        while not self._stopped:
+            self._settle_answered()
+            if self._reader.state.attended:
+                quiet_ticks += 1
+                self._nap(None if quiet_ticks > IDLE_TICKS else TICK_S)
+                continue
+            quiet_ticks = 0
+            self._expire()
+            if not self._reader.await_news(self._next_expiry_check):
+                self._nap(TICK_S)
+
+    def _nap(self, timeout_s: float | None) -> None:
+        self._bell.clear()
+        self._parked = True
+        busy = self._answered or self._stopped
+        if not busy and (timeout_s is not None or self._reader.state.attended):
+            self._bell.wait(timeout_s)
+        self._parked = False
+
+    def _settle_answered(self) -> None:
+        while self._answered:
+            self._answered.popleft().settle()
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_expiry_check:
+            for operation in self._reader.state.expired(now):
+                if operation.detached:
+                    self._reader.give_up(operation)
+            self._next_expiry_check = now + EXPIRY_CHECK_S

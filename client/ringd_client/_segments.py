@@ -1,0 +1,125 @@
+"""One memfd segment of the arena: sealed memory that client and daemon both map.
+
+The client keeps no descriptor of its own beyond what the mapping needs; the daemon is
+handed one when the segment is announced. A segment never changes its size, and all its
+pages exist from the start, so that neither side can meet a SIGBUS.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import fcntl
+import mmap
+import os
+from typing import Final
+
+PAGE_BYTES: Final = mmap.PAGESIZE
+SMALL_ALIGNMENT_BYTES: Final = 64
+"""A cache line; blocks of a page or more begin on a page."""
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+def size_class(size_bytes: int) -> int:
+    """The bytes that a block for ``size_bytes`` takes: four steps to each power of two.
+
+    At most a quarter is wasted, and sizes that are near each other share their free blocks.
+    """
+    if size_bytes <= 4 * SMALL_ALIGNMENT_BYTES:
+        return 4 * SMALL_ALIGNMENT_BYTES
+    step = 1 << ((size_bytes - 1).bit_length() - 3)
+    unit = max(step, PAGE_BYTES if size_bytes > PAGE_BYTES else SMALL_ALIGNMENT_BYTES)
+    return -(-size_bytes // unit) * unit
+
+
+def new_memfd(size_bytes: int) -> int:
+    """A sealed memfd with all its pages; the caller closes it.
+
+    Raises:
+        OSError: the system has no memory or no descriptor left.
+    """
+    fd = os.memfd_create("ringd", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.posix_fallocate(fd, 0, size_bytes)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+class Segment:
+    """Mapped shared memory, and the record of which parts are free.
+
+    The memory is unmapped when the last thing that exports it is gone: this object, or a
+    tensor of ``comm.empty``.
+
+    Attributes:
+        number: its name in messages to the daemon, from 1.
+        size_bytes: whole pages.
+        memory: the mapping, for libraries that take a buffer.
+        view: the same as bytes.
+        address: where it begins.
+        live: blocks in use.
+        idle_since: the clock when ``live`` was last zero.
+    """
+
+    __slots__ = (
+        "_anchor",
+        "_free",
+        "address",
+        "idle_since",
+        "live",
+        "memory",
+        "number",
+        "size_bytes",
+        "view",
+    )
+
+    def __init__(self, number: int, fd: int, size_bytes: int) -> None:
+        self.number = number
+        self.size_bytes = size_bytes
+        self.memory = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self.view = memoryview(self.memory)
+        self._anchor = ctypes.c_char.from_buffer(self.memory)
+        self.address = ctypes.addressof(self._anchor)
+        self.live = 0
+        self.idle_since = 0.0
+        self._free: list[tuple[int, int]] = [(0, size_bytes)]
+
+    def best_fit(self, size_bytes: int) -> int | None:
+        """Bytes of the smallest free extent that holds a block of ``size_bytes``, or None."""
+        fits = [size for start, size in self._free if size >= _padded(start, size_bytes)]
+        return min(fits, default=None)
+
+    def carve(self, size_bytes: int) -> int:
+        """Take a block out of the smallest free extent that holds it; its offset.
+
+        Raises:
+            ValueError: no extent does; see :meth:`best_fit`.
+        """
+        fits = ((size, start) for start, size in self._free if size >= _padded(start, size_bytes))
+        size, start = min(fits)
+        offset = start + _padded(start, size_bytes) - size_bytes
+        at = bisect.bisect_left(self._free, (start, size))
+        rest = [(start, offset - start), (offset + size_bytes, start + size - offset - size_bytes)]
+        self._free[at : at + 1] = [extent for extent in rest if extent[1]]
+        return offset
+
+    def give_back(self, offset: int, size_bytes: int) -> None:
+        """Put a block back among the free extents, merged with its neighbours."""
+        free = self._free
+        at = bisect.bisect_left(free, (offset, 0))
+        end = offset + size_bytes
+        if at < len(free) and free[at][0] == end:
+            end += free.pop(at)[1]
+        if at and sum(free[at - 1]) == offset:
+            at -= 1
+            offset = free.pop(at)[0]
+        free.insert(at, (offset, end - offset))
+
+
+def _padded(start: int, size_bytes: int) -> int:
+    """Bytes that a block takes in an extent at ``start``, alignment included."""
+    unit = PAGE_BYTES if size_bytes >= PAGE_BYTES else SMALL_ALIGNMENT_BYTES
+    return size_bytes + -start % unit

@@ -1,0 +1,102 @@
+"""torch tensors for the client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ringd.errors import InvalidTensorError, UnsupportedTypeError
+from ringd.vocabulary import DTYPES
+from ringd_client._layout import overlaps_itself
+from ringd_client._segments import Segment
+from ringd_client._tensors import Adapter, copy_bytes, unsupported_dtype
+
+_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+
+class TorchAdapter:
+    """See :class:`ringd_client._tensors.Adapter`.
+
+    Contiguous tensors are copied by address, so neither autograd nor the inference mode sees
+    it; others go through ``detach()``.
+    """
+
+    def describe(self, tensor: Any) -> tuple[str, tuple[int, ...]]:
+        name = _NAMES.get(tensor.dtype)
+        if name is None:
+            raise unsupported_dtype(tensor.dtype)
+        if not tensor.is_cpu or tensor.layout is not torch.strided:
+            raise UnsupportedTypeError(
+                f"a dense tensor in CPU memory is wanted, not one on {tensor.device} with layout "
+                f"{tensor.layout}; pass tensor.cpu(), or tensor.to_dense()"
+            )
+        return name, tensor.shape
+
+    def check_output(self, tensor: Any) -> None:
+        if tensor.is_contiguous() and not tensor.is_neg():
+            return
+        if tensor.is_neg():
+            raise InvalidTensorError("the output is a lazily negated view; pass a copy of it")
+        if overlaps_itself(tensor.shape, tensor.stride(), 1):
+            raise InvalidTensorError(
+                f"the output overlaps itself (shape {tuple(tensor.shape)}, strides "
+                f"{tensor.stride()}): several elements share memory; pass tensor.contiguous()"
+            )
+
+    def address(self, tensor: Any) -> int | None:
+        return tensor.data_ptr() if tensor.is_contiguous() else None
+
+    def load(self, tensor: Any, segment: Segment, offset: int, size_bytes: int) -> None:
+        if tensor.is_contiguous() and not tensor.is_neg():
+            copy_bytes(segment.address + offset, tensor.data_ptr(), size_bytes)
+        else:
+            with torch.no_grad():
+                _shared(tensor, segment, offset).copy_(tensor.detach())
+
+    def store(self, tensor: Any, segment: Segment, offset: int, size_bytes: int) -> None:
+        if tensor.nbytes != size_bytes:
+            raise InvalidTensorError(
+                f"the output had {size_bytes} bytes when the call began and has {tensor.nbytes} now"
+            )
+        if tensor.is_contiguous():
+            copy_bytes(tensor.data_ptr(), segment.address + offset, size_bytes)
+        else:
+            with torch.no_grad():
+                tensor.detach().copy_(_shared(tensor, segment, offset))
+
+    def wrap(self, owner: Any, dtype: str, shape: tuple[int, ...]) -> Any:
+        storage = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
+        with torch.no_grad():
+            return torch.empty(0, dtype=_DTYPES[dtype]).set_(storage, 0, shape)  # type: ignore[call-overload]
+
+    def dtype_name(self, dtype: Any) -> str:
+        name = _NAMES.get(dtype) if isinstance(dtype, torch.dtype) else None
+        if name is None and isinstance(dtype, str) and dtype in _DTYPES:
+            name = dtype
+        if name is None:
+            raise unsupported_dtype(dtype)
+        return name
+
+
+def _shared(tensor: Any, segment: Segment, offset: int) -> torch.Tensor:
+    flat = torch.frombuffer(segment.memory, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
+    return flat.view(tensor.shape)
+
+
+TORCH = TorchAdapter()
+
+
+def adapter_for(cls: type) -> Adapter:
+    """The adapter for tensors of this class.
+
+    Raises:
+        UnsupportedTypeError: tensors that wrap other tensors (DTensor, fake tensors).
+    """
+    plain = torch.Tensor.__torch_dispatch__
+    if getattr(cls, "__torch_dispatch__", plain) is not plain:
+        raise UnsupportedTypeError(
+            f"a {cls.__qualname__} wraps other tensors: pass the local one (DTensor: to_local())"
+        )
+    return TORCH

@@ -1,0 +1,148 @@
+"""The SEQPACKET socket to the daemon: one datagram per message, descriptors beside them.
+
+Sends never block; what can't be sent at once is the caller's to wait for. Nothing here knows
+what the messages mean.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import struct
+import time
+from typing import Final
+
+from ringd.wire.ipc import MAX_MESSAGE_BYTES
+
+RECV_SLICE_S: Final = 0.05
+"""A blocking read ends after this, so that its caller can look at the clock."""
+SEND_BUFFER_BYTES: Final = 1 << 20
+FAREWELL_S: Final = 0.25
+"""How long a goodbye waits for the daemon to close its end."""
+_RECV_TIMEOUT = struct.pack("ll", 0, int(RECV_SLICE_S * 1e6))
+
+
+def dial(path: str) -> socket.socket:
+    """One attempt to connect; the socket is non-blocking.
+
+    Raises:
+        OSError: nobody listens there (yet), or its queue is full.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
+    try:
+        sock.setblocking(False)
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class Transport:
+    """A connected socket.
+
+    One thread at a time may receive, several may send; ``close`` belongs to whoever knows that
+    nobody else is inside.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(True)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECV_TIMEOUT)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        self._sock = sock
+        self._buffer = bytearray(MAX_MESSAGE_BYTES)
+        self._view = memoryview(self._buffer)
+        self._read_poll = select.poll()
+        self._read_poll.register(sock, select.POLLIN)
+        self._watch_poll = select.poll()
+        self._watch_poll.register(sock, select.POLLIN)
+
+    def fileno(self) -> int:
+        """The descriptor, for an event loop."""
+        return self._sock.fileno()
+
+    def send(self, message: bytes) -> bool:
+        """Send now, or not at all (False: the daemon does not keep up).
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        try:
+            self._sock.send(message, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def send_with_fd(self, message: bytes, fd: int) -> bool:
+        """As :meth:`send`, with a descriptor, which the daemon gets a copy of."""
+        try:
+            socket.send_fds(self._sock, [message], [fd], socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        return True
+
+    def receive(self, *, wait: bool) -> memoryview | None:
+        """The next datagram, valid until the next call; empty at the end of the connection.
+
+        Args:
+            wait: for up to RECV_SLICE_S.
+
+        Returns:
+            None when there is none (yet).
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        try:
+            size = self._sock.recv_into(self._buffer, 0, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        return self._view[:size]
+
+    def wait_readable(self, until: float) -> bool:
+        """Wait for a datagram until the monotonic clock shows ``until``. For the receiver."""
+        return bool(self._read_poll.poll(_milliseconds(until)))
+
+    def watch(self, until: float) -> bool:
+        """As :meth:`wait_readable`, for the progress thread, beside a receiver."""
+        return bool(self._watch_poll.poll(_milliseconds(until)))
+
+    def wait_writable(self, until: float) -> bool:
+        """Wait until the daemon has taken something."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLOUT)
+        return bool(poll.poll(_milliseconds(until)))
+
+    def say_goodbye(self, goodbye: bytes) -> None:
+        """Send the last message; the other direction stays open."""
+        with contextlib.suppress(OSError):
+            self.send(goodbye)
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def hear_out(self) -> None:
+        """After the goodbye, read and drop what comes until the daemon closes its end.
+
+        Closing a socket that has unread data would tell the daemon of a reset, which it might
+        see before the goodbye.
+        """
+        until = time.monotonic() + FAREWELL_S
+        with contextlib.suppress(OSError):
+            while self.wait_readable(until) and self.receive(wait=False):
+                pass
+
+    def hang_up(self) -> None:
+        """End the connection for both sides and wake up whoever waits on it."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close this process's descriptor."""
+        self._sock.close()
+
+
+def _milliseconds(until: float) -> int:
+    """What is left, rounded up so that no wait ends early; at most an hour at a time."""
+    left_s = min(until - time.monotonic(), 3600.0)
+    return max(0, math.ceil(left_s * 1000))

@@ -1,0 +1,467 @@
+"""The membership's rules, one by one: events in, instructions out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ringd.rendezvous.events import (
+    DaemonAdmitted,
+    DaemonJoined,
+    DaemonLeft,
+    DaemonLost,
+    Drop,
+    Event,
+    FromDaemon,
+    Heartbeat,
+    Instruction,
+    LinkLost,
+    LinkWanted,
+    OpFailed,
+    Send,
+    Tick,
+    TrainerAttached,
+    TrainerDetached,
+)
+from ringd.rendezvous.membership import MAX_FAILED_OPS, Membership
+from ringd.transport.base import Address
+
+
+class Group:
+    """A membership with a clock, and short ways to a wanted state."""
+
+    def __init__(self, world_size: int) -> None:
+        self.membership = Membership(world_size)
+        self.world_size = world_size
+        self.now = 100.0
+
+    def say(self, *events: Event) -> list[Instruction]:
+        """The instructions of the last event."""
+        out: list[Instruction] = []
+        for event in events:
+            out = self.membership.apply(event, self.now)
+        return out
+
+    def join(self, rank: int, **about: Any) -> list[Instruction]:
+        peer, remote = f"10.0.0.{rank}:5000", about.pop("remote", False)
+        self.say(DaemonAdmitted(rank, peer, remote))
+        address = about.pop("address", Address(f"10.0.0.{rank}", 4000))
+        return self.say(DaemonJoined(rank, address, **about))
+
+    def attach(self, *ranks: int, attempt: int = 1) -> list[Instruction]:
+        return self.say(*(TrainerAttached(rank, attempt) for rank in ranks))
+
+
+def formed(world_size: int) -> Group:
+    """Every daemon is here."""
+    group = Group(world_size)
+    for rank in range(world_size):
+        group.join(rank)
+    return group
+
+
+def running(world_size: int) -> Group:
+    """Epoch 1 runs."""
+    group = formed(world_size)
+    group.attach(*range(world_size))
+    assert group.membership.epoch == 1
+    return group
+
+
+def goodbye(rank: int, epoch: int = 1, next_seq: int = 0) -> TrainerDetached:
+    return TrainerDetached(rank, "goodbye", "", epoch, next_seq)
+
+
+def lost(rank: int, case: str, detail: str, **more: Any) -> dict[str, Any]:
+    return {"rank": rank, "case": case, "detail": detail, "epoch": 1, "link": None, **more}
+
+
+def sends(out: list[Instruction], kind: str) -> list[Send]:
+    return [i for i in out if isinstance(i, Send) and i.type == kind]
+
+
+# Daemons come
+
+
+def test_while_daemons_are_missing_all_who_joined_hear_who_is_here() -> None:
+    group = Group(3)
+    assert group.join(1) == [Send((1,), "waiting", {"joined": [1], "attached": []})]
+    assert group.attach(1) == [Send((1,), "waiting", {"joined": [1], "attached": [1]})]
+    assert group.join(0) == [Send((0, 1), "waiting", {"joined": [0, 1], "attached": [1]})]
+
+
+def test_when_the_last_daemon_came_all_hear_the_members_and_the_trainers_still_wait() -> None:
+    group = Group(2)
+    group.join(1)
+    group.attach(1)
+    members = [[0, "10.0.0.0", 4000], [1, "10.0.0.1", 4000]]
+    assert group.join(0) == [
+        Send((0, 1), "members", {"members": members}),
+        Send((1,), "waiting", {"joined": [0, 1], "attached": [1]}),
+    ]
+
+
+@pytest.mark.parametrize("gone", [DaemonLost(1, "reset"), DaemonLeft(1)])
+def test_a_vacant_place_is_taken_anew_and_all_hear_the_members_again(gone: FromDaemon) -> None:
+    group = formed(2)
+    assert group.say(gone) == [Send((0,), "waiting", {"joined": [0], "attached": []})]
+    assert group.membership.refusal(1) is None
+    out = group.join(1, address=Address("10.0.0.9", 1))
+    members = [[0, "10.0.0.0", 4000], [1, "10.0.0.9", 1]]
+    assert out == [Send((0, 1), "members", {"members": members})]
+
+
+def test_a_taken_place_is_refused_from_the_handshake_on_naming_who_has_it() -> None:
+    group = Group(2)
+    assert group.membership.refusal(1) is None
+    group.say(DaemonAdmitted(1, "10.0.0.1:5000"))
+    assert group.membership.refusal(1) == "rank 1 already taken by 10.0.0.1:5000"
+    group.say(DaemonJoined(1, Address("10.0.0.1", 4000), pid=7, host="b"))
+    assert group.membership.refusal(1) == (
+        "rank 1 already taken by 10.0.0.1:5000 (pid 7 on b, listens on 10.0.0.1:4000)"
+    )
+    with pytest.raises(ValueError, match="already taken"):
+        group.say(DaemonAdmitted(1, "10.0.0.2:5000"))
+
+
+def test_a_loopback_address_among_several_hosts_is_refused_to_all() -> None:
+    group = Group(2)
+    group.join(0, address=Address("127.0.0.1", 4000))
+    out = group.join(1, remote=True)
+    text = sends(out, "refused")[0].fields["text"]
+    assert sends(out, "refused")[0].to == (0, 1)
+    assert "rank 0 advertises loopback (127.0.0.1:4000)" in text
+    assert "rank 1 (at 10.0.0.1:5000)" in text
+    assert not sends(out, "members")
+    assert sends(group.attach(0, 1), "refused")
+    assert group.membership.epoch == 0
+    group.say(DaemonLeft(0))
+    assert sends(group.join(0), "members")
+
+
+def test_loopback_is_fine_when_all_are_on_one_host() -> None:
+    group = Group(2)
+    group.join(0, address=Address("127.0.0.1", 4000))
+    assert sends(group.join(1, address=Address("::1", 4000)), "members")
+
+
+def test_unequal_sizes_are_refused_to_all() -> None:
+    group = Group(2)
+    group.join(0, sizes=(1024, 64))
+    out = group.join(1, sizes=(2048, 64))
+    assert sends(out, "refused")[0].fields["text"] == (
+        "rank 1 has segment_bytes and eager_bytes [2048, 64], rank 0 has [1024, 64]: "
+        "set them alike on all ranks"
+    )
+    assert not sends(out, "members")
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (DaemonJoined(0, Address("10.0.0.9", 1)), "it joined twice"),
+        (TrainerAttached(0, 2), "it attached a second trainer"),
+        (LinkWanted(0, 0), "it wants a link to rank 0"),
+        (LinkWanted(0, 2), "it wants a link to rank 2"),
+        (LinkWanted(0, -1), "it wants a link to rank -1"),
+    ],
+)
+def test_a_daemon_that_breaks_the_rules_is_dropped_and_its_place_is_vacant(
+    event: FromDaemon, reason: str
+) -> None:
+    group = running(2)
+    out = group.say(event)
+    assert out[0] == Drop(0, reason)
+    assert out[1] == Send((1,), "lost", lost(0, "daemon lost", reason))
+    assert group.membership.refusal(0) is None
+
+
+def test_a_daemon_must_join_before_it_says_anything_else() -> None:
+    group = Group(2)
+    group.say(DaemonAdmitted(0, "10.0.0.1:5000"))
+    assert group.attach(0) == [Drop(0, "it spoke before it joined")]
+
+
+def test_what_a_dropped_daemon_still_says_changes_nothing() -> None:
+    group = Group(1)
+    assert group.attach(0) == []
+    assert group.membership.attached() == ()
+
+
+# Epochs
+
+
+def test_an_epoch_starts_when_every_rank_has_a_daemon_and_a_trainer() -> None:
+    group = formed(3)
+    group.say(TrainerAttached(2, 5))
+    assert group.attach(0) == [Send((0, 2), "waiting", {"joined": [0, 1, 2], "attached": [0, 2]})]
+    assert group.attach(1) == [
+        Send((0,), "start", {"epoch": 1, "attempt": 1}),
+        Send((1,), "start", {"epoch": 1, "attempt": 1}),
+        Send((2,), "start", {"epoch": 1, "attempt": 5}),
+    ]
+    assert group.membership.running() == (0, 1, 2)
+
+
+def test_trainers_may_wait_before_the_last_daemon_comes() -> None:
+    group = Group(2)
+    group.join(0)
+    group.attach(0)
+    group.join(1)
+    assert sends(group.attach(1), "start")
+
+
+def test_a_group_of_one_starts_alone() -> None:
+    group = Group(1)
+    assert sends(group.join(0), "members")
+    assert group.attach(0) == [Send((0,), "start", {"epoch": 1, "attempt": 1})]
+
+
+def test_no_epoch_starts_before_every_trainer_of_the_one_before_has_ended() -> None:
+    group = running(2)
+    group.say(goodbye(0))
+    out = group.attach(0, attempt=2)
+    assert out == [Send((0,), "waiting", {"joined": [0, 1], "attached": [0]})]
+    assert group.say(goodbye(1)) == [Send((0,), "left", {"rank": 1, "epoch": 1, "next_seq": 0})]
+    assert group.membership.epoch == 1
+    assert sends(group.attach(1, attempt=2), "start")[0].fields == {"epoch": 2, "attempt": 2}
+
+
+@pytest.mark.parametrize("how", ["gave_up", "died", "raised", "goodbye"])
+def test_a_trainer_that_goes_before_the_start_withdraws(how: Any) -> None:
+    group = formed(2)
+    group.attach(0)
+    assert group.say(TrainerDetached(0, how, "", 0)) == []
+    assert group.attach(1) == [Send((1,), "waiting", {"joined": [0, 1], "attached": [1]})]
+    assert group.membership.epoch == 0
+
+
+def test_those_who_wait_hear_that_another_gave_up() -> None:
+    group = formed(3)
+    group.attach(0, 1)
+    out = group.say(TrainerDetached(0, "gave_up", "", 0))
+    assert out == [Send((1,), "waiting", {"joined": [0, 1, 2], "attached": [1]})]
+
+
+def test_giving_up_that_crosses_the_start_counts_as_a_goodbye_before_the_first_call() -> None:
+    group = running(2)
+    out = group.say(TrainerDetached(0, "gave_up", "too late", 0, 17))
+    assert out == [Send((1,), "left", {"rank": 0, "epoch": 1, "next_seq": 0})]
+
+
+def test_a_goodbye_is_told_as_left() -> None:
+    group = running(3)
+    assert group.say(goodbye(1, next_seq=7)) == [
+        Send((0, 2), "left", {"rank": 1, "epoch": 1, "next_seq": 7})
+    ]
+    assert group.say(goodbye(1)) == []
+
+
+@pytest.mark.parametrize("how", ["died", "raised"])
+def test_a_trainers_death_is_told_as_lost_once(how: Any) -> None:
+    group = running(3)
+    event = TrainerDetached(1, how, "ValueError: x, train.py:3", 1)
+    expected = lost(1, f"trainer {how}", "ValueError: x, train.py:3")
+    assert group.say(event) == [Send((0, 2), "lost", expected)]
+    assert group.say(event) == []
+    out = group.say(DaemonLost(1, "reset"))
+    assert not sends(out, "lost")
+
+
+@pytest.mark.parametrize(
+    ("event", "case", "detail"),
+    [
+        (DaemonLost(1, "reset by peer"), "daemon lost", "reset by peer"),
+        (DaemonLeft(1), "daemon left", "it ended on purpose"),
+    ],
+)
+def test_a_daemon_that_goes_in_an_epoch_is_told_as_lost(
+    event: FromDaemon, case: str, detail: str
+) -> None:
+    group = running(3)
+    assert group.say(event) == [
+        Send((0, 2), "lost", lost(1, case, detail)),
+        Send((0, 2), "waiting", {"joined": [0, 2], "attached": []}),
+    ]
+
+
+@pytest.mark.parametrize("event", [DaemonLost(1, "reset"), DaemonLeft(1)])
+def test_a_daemon_that_goes_after_its_trainers_goodbye_is_no_loss(event: FromDaemon) -> None:
+    group = running(3)
+    group.say(goodbye(1))
+    out = group.say(event)
+    assert out == [Send((0, 2), "waiting", {"joined": [0, 2], "attached": []})]
+
+
+def test_after_a_loss_the_next_epoch_needs_all_ranks_anew() -> None:
+    group = running(2)
+    group.say(DaemonLost(1, "reset"))
+    group.say(TrainerDetached(0, "raised", "PeerLostError", 1))
+    group.attach(0, attempt=2)
+    assert sends(group.join(1), "members")
+    starts = sends(group.attach(1), "start")
+    assert [s.fields for s in starts] == [
+        {"epoch": 2, "attempt": 2},
+        {"epoch": 2, "attempt": 1},
+    ]
+
+
+def test_what_is_said_of_another_epoch_changes_nothing() -> None:
+    group = running(2)
+    for event in (
+        goodbye(0, epoch=0),
+        TrainerDetached(0, "died", "", 2),
+        OpFailed(0, 2, 0, 1, {}),
+        LinkLost(0, 1, "reset", 2),
+    ):
+        assert group.say(event) == []
+    assert group.membership.running() == (0, 1)
+
+
+# Links
+
+
+def test_the_lower_rank_is_told_to_dial() -> None:
+    group = formed(3)
+    assert group.say(LinkWanted(2, 0)) == [Send((0,), "dial", {"peer": 2})]
+    assert group.say(LinkWanted(0, 2)) == [Send((0,), "dial", {"peer": 2})]
+
+
+def test_nobody_dials_a_daemon_that_is_gone() -> None:
+    group = formed(3)
+    group.say(DaemonLost(0, "reset"))
+    assert group.say(LinkWanted(2, 0)) == []
+
+
+def test_reports_of_a_broken_link_are_gathered_and_then_judged() -> None:
+    group = running(4)
+    assert group.say(LinkLost(1, 2, "reset", 1)) == []
+    judge_at = group.membership.next_deadline()
+    assert judge_at == pytest.approx(group.now + 0.150)
+    group.now += 0.1
+    assert group.say(LinkLost(3, 2, "eof", 1), LinkLost(2, 3, "eof", 1)) == []
+    assert group.membership.next_deadline() == judge_at
+    group.now = 100.150
+    detail = "ranks 1, 3 lost their links to rank 2: reset"
+    fields = lost(2, "link lost", detail, link=[1, 2])
+    assert group.say(Tick()) == [Send((0, 1, 3), "lost", fields), Send((2,), "lost", fields)]
+    assert group.say(LinkLost(0, 1, "reset", 1)) == []
+    group.now += 1
+    assert group.say(Tick()) == []
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_an_accused_daemon_that_is_lost_meanwhile_gets_only_that_verdict(
+    order: tuple[int, int],
+) -> None:
+    group = running(3)
+    events = [DaemonLost(2, "reset"), LinkLost(1, 2, "reset", 1)]
+    heard = [i for k in order for i in sends(group.say(events[k]), "lost")]
+    assert [send.fields["case"] for send in heard] == ["daemon lost"]
+    group.now += 1
+    assert group.say(Tick()) == []
+
+
+def test_a_reporter_that_is_lost_accuses_nobody() -> None:
+    group = running(3)
+    group.say(LinkLost(1, 2, "reset", 1), DaemonLost(1, "killed"))
+    group.now += 1
+    assert group.say(Tick()) == []
+
+
+def test_a_link_to_a_rank_that_said_goodbye_is_not_missed() -> None:
+    group = running(3)
+    assert group.say(goodbye(2), LinkLost(1, 2, "eof", 1)) == []
+    group.say(LinkLost(0, 1, "reset", 1), goodbye(1))
+    group.now += 1
+    assert group.say(Tick()) == []
+
+
+@pytest.mark.parametrize("peer", [-1, 3, 0])
+def test_a_report_about_no_peer_is_not_taken(peer: int) -> None:
+    group = running(3)
+    group.say(LinkLost(0, peer, "reset", 1))
+    assert group.membership.next_deadline() == group.now + 3
+
+
+# Operations
+
+
+def test_the_first_error_of_an_operation_is_told_to_all_others() -> None:
+    group = running(3)
+    error = {"code": "timeout", "message": "late"}
+    fields = {"epoch": 1, "group": 0, "seq": 4, "error": error}
+    assert group.say(OpFailed(1, 1, 0, 4, error)) == [Send((0, 2), "abort", fields)]
+    assert group.say(OpFailed(0, 1, 0, 4, {"code": "other"})) == []
+    assert sends(group.say(OpFailed(0, 1, 1, 4, error)), "abort")
+    assert sends(group.say(OpFailed(0, 1, 0, 5, error)), "abort")
+
+
+def test_the_memory_of_failed_operations_is_bounded() -> None:
+    group = running(2)
+    for seq in range(MAX_FAILED_OPS):
+        group.say(OpFailed(0, 1, 0, seq, {}))
+    assert group.say(OpFailed(1, 1, 0, 0, {})) == []
+    group.say(OpFailed(0, 1, 0, MAX_FAILED_OPS, {}))
+    assert sends(group.say(OpFailed(1, 1, 0, 0, {})), "abort")
+    assert group.say(OpFailed(1, 1, 0, MAX_FAILED_OPS, {})) == []
+
+
+def test_a_new_epoch_counts_its_operations_anew() -> None:
+    group = running(2)
+    group.say(OpFailed(0, 1, 0, 0, {}), goodbye(0), goodbye(1))
+    group.attach(0, 1, attempt=2)
+    assert sends(group.say(OpFailed(0, 2, 0, 0, {})), "abort")
+
+
+# Silence
+
+
+def test_a_silent_daemon_is_dropped_at_its_limit_and_not_before() -> None:
+    group = running(2)
+    group.now += 2
+    group.say(Heartbeat(0))
+    assert group.membership.next_deadline() == 103.0
+    group.now = 102.999
+    assert group.say(Tick()) == []
+    group.now = 103.0
+    assert group.say(Tick()) == [
+        Drop(1, "silent for 3 s"),
+        Send((0,), "lost", lost(1, "daemon lost", "silent for 3 s")),
+        Send((0,), "waiting", {"joined": [0], "attached": []}),
+    ]
+    assert group.membership.next_deadline() == 105.0
+
+
+def test_whatever_a_daemon_says_is_a_sign_of_its_life() -> None:
+    group = running(1)
+    group.now += 2
+    group.say(OpFailed(0, 1, 0, 0, {}))
+    assert group.membership.next_deadline() == 105.0
+
+
+def test_a_daemon_that_never_joins_loses_its_place() -> None:
+    group = Group(2)
+    group.say(DaemonAdmitted(1, "10.0.0.1:5000"))
+    group.now += 3
+    assert group.say(Tick()) == [Drop(1, "silent for 3 s")]
+    assert group.membership.refusal(1) is None
+
+
+def test_an_empty_group_needs_no_alarm() -> None:
+    assert Membership(2).next_deadline() is None
+
+
+# Status
+
+
+def test_the_status_says_who_is_here_and_what_each_trainer_does() -> None:
+    group = running(3)
+    group.say(goodbye(0), TrainerAttached(0, 2), TrainerDetached(1, "died", "signal 9", 1))
+    status = group.membership.status()
+    assert status["epoch"] == 1
+    assert (status["joined"], status["attached"], status["running"]) == ([0, 1, 2], [0], [2])
+    assert [d["trainer"] for d in status["daemons"]] == ["waiting", "none", "running"]
+    assert status["daemons"][2]["address"] == "10.0.0.2:4000"
+    assert status["verdicts"] == [lost(1, "trainer died", "signal 9")]

@@ -1,0 +1,69 @@
+"""The TCP transport passes the suite on asyncio's own loop and on uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+import uvloop
+
+from ringd.transport.base import Address, Transport
+from tests.transport.conformance import TransportConformance
+
+tcp = pytest.importorskip("ringd.transport.tcp", exc_type=ModuleNotFoundError)
+
+T = TypeVar("T")
+LOCALHOST = "127.0.0.1"
+
+
+class TcpWorld:
+    """Both hosts are this one."""
+
+    def __init__(self, loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+        self._loop_factory = loop_factory
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        with asyncio.Runner(loop_factory=self._loop_factory) as runner:
+            return runner.run(main)
+
+    def transport(self, host: str) -> Transport:
+        transport: Transport = tcp.TcpTransport()
+        return transport
+
+    def address(self, host: str) -> Address:
+        return Address(LOCALHOST, 0)
+
+    def nobody(self) -> Address:
+        with socket.socket() as sock:
+            sock.bind((LOCALHOST, 0))
+            return Address(LOCALHOST, sock.getsockname()[1])
+
+    @asynccontextmanager
+    async def silence(self) -> AsyncIterator[Address]:
+        """A listener whose queue is seen to be full: the kernel drops further SYNs."""
+        loop = asyncio.get_running_loop()
+        with contextlib.ExitStack() as stack:
+            sock = stack.enter_context(socket.socket())
+            sock.bind((LOCALHOST, 0))
+            sock.listen(0)
+            with contextlib.suppress(TimeoutError):
+                for _ in range(8):
+                    filler = stack.enter_context(socket.socket())
+                    filler.setblocking(False)
+                    await asyncio.wait_for(loop.sock_connect(filler, sock.getsockname()), 0.2)
+            yield Address(LOCALHOST, sock.getsockname()[1])
+
+
+class TestTcp(TransportConformance):
+    """Real sockets on loopback."""
+
+    @pytest.fixture(
+        params=[asyncio.SelectorEventLoop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+    )
+    def world(self, request: pytest.FixtureRequest) -> TcpWorld:
+        return TcpWorld(request.param)
