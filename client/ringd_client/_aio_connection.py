@@ -39,7 +39,8 @@ class AsyncConnection:
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = float("inf")
         self._ended = loop.create_future()
-        self._closed = False
+        self._closing = False
+        self._gone = False
         loop.add_reader(transport.fileno(), self._on_readable)
 
     # ------------------------------------------------------------ sending
@@ -89,7 +90,7 @@ class AsyncConnection:
 
     def retract(self, number: int) -> None:
         """Tell the daemon that a segment is gone; one that is gone itself maps nothing."""
-        if not self._closed:
+        if not self._gone:
             with contextlib.suppress(OSError, RuntimeError):
                 self._transmit(ipc.pack(ipc.DROP_SEGMENT, number))
 
@@ -114,7 +115,7 @@ class AsyncConnection:
         return transport.send(message) if fd is None else transport.send_with_fd(message, fd)
 
     def _await_room(self) -> None:
-        if not self._closed:
+        if not self._gone:
             self._loop.add_writer(self._transport.fileno(), self._on_writable)
 
     def _on_writable(self) -> None:
@@ -227,26 +228,33 @@ class AsyncConnection:
 
     async def close(self, *, how: str, detail: str, wait: bool) -> None:
         """Say goodbye and close; see the blocking twin. Being cancelled shortens it."""
-        if self._closed:
+        if self._closing:
             return
-        self._closed = True
+        self._closing = True
         self.state.ended = self.state.closed()
         try:
             if wait:
-                for operation in list(self.state.pending.values()):
-                    await self.over(operation)
-                if self._settling:
-                    await asyncio.wait(self._settling)
+                await self._all_over()
             self._transport.say_goodbye(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
             await asyncio.wait([self._ended], timeout=FAREWELL_S)
         finally:
             self._disconnect()
 
+    async def _all_over(self) -> None:
+        for operation in list(self.state.pending.values()):
+            await self.over(operation)
+        if self._settling:
+            await asyncio.wait(self._settling)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_S):
+                while self._outbox:  # refused calls, which nobody waits for
+                    await asyncio.sleep(FAREWELL_S / 50)
+
     def leave_now(self, how: str, detail: str) -> None:
         """Say goodbye without an event loop."""
-        if self._closed:
+        if self._gone:
             return
-        self._closed = True
+        self._closing = self._gone = True
         self.state.ended = self.state.closed()
         self._transport.say_goodbye(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
         self._transport.hear_out()
@@ -254,6 +262,7 @@ class AsyncConnection:
         self._transport.close()
 
     def _disconnect(self) -> None:
+        self._gone = True
         self._drop_outbox()
         if self._alarm is not None:
             self._alarm.cancel()
@@ -264,7 +273,7 @@ class AsyncConnection:
 
     def after_fork_in_child(self) -> None:
         """The conversation is the parent's, and so is the loop's selector: touch neither."""
-        self._closed = True
+        self._closing = self._gone = True
         self._sending = threading.Lock()
         self._transport.close()
         self._drop_outbox()

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Final
 
 from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdError, from_wire
@@ -16,11 +17,13 @@ from ringd_client._transport import Transport, dial
 DIAL_S: Final = 5.0
 """How long a daemon may take to begin to listen; it is started at the same time as we are."""
 DIAL_EVERY_S: Final = 0.02
+_NOT_YET = (FileNotFoundError, ConnectionRefusedError, BlockingIOError)
+"""Not there, not listening, or its queue is full: all may pass."""
 
 
 def is_positive(value: Any) -> bool:
     """Whether ``value`` is a positive number, and a finite one."""
-    return isinstance(value, (int, float)) and 0 < value < float("inf")
+    return isinstance(value, Real) and 0 < value < float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +76,10 @@ def attach(path: str, deadline: Deadline) -> tuple[Transport, Membership]:
                 if answer is not None:
                     return transport, _membership(answer, path)
         raise _no_answer(path, deadline)
-    except OSError as exc:
+    except BaseException as exc:
         transport.close()
-        raise _gone(path) from exc
-    except BaseException:
-        transport.close()
+        if isinstance(exc, OSError) and not isinstance(exc, RingdError):
+            raise _gone(path) from exc
         raise
 
 
@@ -90,14 +92,17 @@ async def attach_async(path: str, deadline: Deadline) -> tuple[Transport, Member
     try:
         transport.send(_hello(deadline))
         async with asyncio.timeout(deadline.left_s + GRACE_S):
-            await readable.wait()
-        answer = transport.receive(wait=False)
+            while (answer := transport.receive(wait=False)) is None:
+                readable.clear()
+                await readable.wait()
         loop.remove_reader(transport.fileno())
-        return transport, _membership(b"" if answer is None else answer, path)
+        return transport, _membership(answer, path)
     except BaseException as exc:
         loop.remove_reader(transport.fileno())
         transport.close()
-        if isinstance(exc, TimeoutError) and not isinstance(exc, RingdError):
+        if isinstance(exc, RingdError):
+            raise
+        if isinstance(exc, TimeoutError):
             raise _no_answer(path, deadline) from None
         if isinstance(exc, OSError):
             raise _gone(path) from exc
@@ -110,7 +115,7 @@ def _dial_patiently(path: str, deadline: Deadline) -> socket.socket:
         try:
             return dial(path)
         except OSError as exc:
-            if time.monotonic() >= until:
+            if not isinstance(exc, _NOT_YET) or time.monotonic() >= until:
                 raise _nobody_listens(path, exc) from exc
         time.sleep(DIAL_EVERY_S)
 
@@ -121,7 +126,7 @@ async def _dial_patiently_async(path: str, deadline: Deadline) -> socket.socket:
         try:
             return dial(path)
         except OSError as exc:
-            if time.monotonic() >= until:
+            if not isinstance(exc, _NOT_YET) or time.monotonic() >= until:
                 raise _nobody_listens(path, exc) from exc
         await asyncio.sleep(DIAL_EVERY_S)
 
@@ -157,7 +162,7 @@ def _membership(answer: bytes | memoryview, path: str) -> Membership:
 
 def _nobody_listens(path: str, cause: OSError) -> DaemonLostError:
     return DaemonLostError(
-        f"no daemon listens at {path} ({cause.strerror}). Start one with `ringd daemon`, or all "
+        f"no daemon listens at {path} ({cause.strerror or cause}). Start one with `ringd daemon`, or all "
         "of them with `ringd run`",
         socket=path,
     )

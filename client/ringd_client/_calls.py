@@ -178,7 +178,7 @@ class Caller(ABC):
 
 def _positive(name: str, value: float) -> float:
     if is_positive(value):
-        return value
+        return float(value)
     raise InvalidArgumentError(f"{name} is a positive number, not {value!r}")
 
 

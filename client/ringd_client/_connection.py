@@ -34,6 +34,11 @@ class _Follower:
         self.gate = threading.Lock()
         self.gate.acquire()
 
+    def sleep(self, until: float) -> None:
+        """Until the operation is over, or it is this thread's turn to lead, or ``until``."""
+        if not self.operation.over:  # else it was answered before anybody could see us here
+            self.gate.acquire(timeout=max(0.0, until - time.monotonic()))
+
 
 class _UnsentError(Exception):
     """A message could not be sent; the text says why, the cause is the socket's error if any."""
@@ -182,15 +187,15 @@ class Connection:
                         self._followers.append(follower)
                     else:
                         leads = self._leading = True
-                if leads:
+                if follower is not None:
+                    follower.sleep(until)
+                else:
                     self._read(operation, until)
-                elif follower is not None:
-                    follower.gate.acquire(timeout=max(0.0, until - time.monotonic()))
             finally:
                 self._step_down(leads, follower)
-            if not operation.over and time.monotonic() >= until:
-                return False
-        return True
+            if time.monotonic() >= until:
+                break
+        return operation.over
 
     def advance(self) -> None:
         """Take in what the daemon has sent, without waiting; nothing if somebody else reads."""

@@ -90,10 +90,11 @@ class Progress:
                 self._nap(TICK_S)
 
     def _nap(self, timeout_s: float | None) -> None:
+        """Sleep; without a timeout, until somebody rings."""
         self._bell.clear()
-        self._parked = True
-        busy = self._answered or self._stopped
-        if not busy and (timeout_s is not None or self._reader.state.attended):
+        self._parked = timeout_s is None
+        busy = self._answered or self._stopped or not self._reader.state.attended
+        if not (self._parked and busy):
             self._bell.wait(timeout_s)
         self._parked = False
 

@@ -352,6 +352,7 @@ class Node:
     def on_members(self, members: list[tuple[int, Address]]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
         self._members = dict(members)
+        self.failed = None
         self._joined = sorted(self._members)
         n = self.world_size
         for peer in {(self.rank + 1) % n, (self.rank - 1) % n} - {self.rank}:

@@ -293,13 +293,14 @@ class Membership:
         if seat.attempt:
             seat.attempt = 0
             return []
-        gave_up = event.how == "gave_up"  # and crossed the start on its way, so it knows no epoch
+        gave_up = event.how == "gave_up"
         if not seat.running or (event.epoch != self.epoch and not gave_up):
             return []
+        crossed = event.epoch != self.epoch  # the start, on its way: the trainer called nothing
         seat.running = False
         if gave_up or event.how == "goodbye":
             self._forget_reports_of(event.rank)
-            next_seq = 0 if gave_up else event.next_seq
+            next_seq = 0 if crossed else event.next_seq
             fields = {"rank": event.rank, "epoch": self.epoch, "next_seq": next_seq}
             return self._broadcast("left", fields, but=event.rank)
         return self._announce(Lost(event.rank, f"trainer {event.how}", event.detail, self.epoch))

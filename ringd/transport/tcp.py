@@ -69,7 +69,7 @@ class TcpChannel:
             except _SHRUG:
                 pass
             except OSError as exc:
-                self._send_error = exc  # the kernel tells an error once: later reads see a plain end
+                self._send_error = exc  # the kernel tells it once: later reads see a plain end
                 self._loop.call_soon(self._fail, exc)
                 return
             if taken == size_bytes:

@@ -56,10 +56,10 @@ def to_float32(dtype: str, storage: Array) -> Array:
 
 def _step(op: str) -> Callable[[Any, Any], Any]:
     def smallest(a: Any, b: Any) -> Any:
-        return math.nan if a != a or b != b else (a if a < b else b)
+        return math.nan if a != a or b != b else min(a, b)
 
     def largest(a: Any, b: Any) -> Any:
-        return math.nan if a != a or b != b else (a if a > b else b)
+        return math.nan if a != a or b != b else max(a, b)
 
     steps: dict[str, Callable[[Any, Any], Any]] = {
         "sum": lambda a, b: a + b,

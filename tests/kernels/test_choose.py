@@ -11,8 +11,7 @@ from ringd.errors import InvalidArgumentError, UnsupportedTypeError
 from ringd.kernels import kernel_for, loader
 from ringd.kernels.numpy_kernels import NUMPY_CONVERSIONS, NativeKernel, WideningKernel
 from ringd.vocabulary import DTYPES
-
-from .reference import NATIVE, PAIRS, SIXTEEN_BIT, storage_of
+from tests.kernels.reference import NATIVE, PAIRS, SIXTEEN_BIT, storage_of
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 

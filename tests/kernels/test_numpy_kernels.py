@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from ringd.kernels import Array, Kernel, kernel_for
 from ringd.kernels.scratch import block_count
-
-from .reference import (
+from tests.kernels.reference import (
     NATIVE,
     PAIRS,
     SIXTEEN_BIT,

@@ -11,8 +11,7 @@ import pytest
 
 from ringd.kernels.numpy_kernels import NUMPY_CONVERSIONS, WideningKernel
 from ringd.kernels.scratch import block_count
-
-from .reference import OPS, SIXTEEN_BIT, plain_values, random_bits, to_float32
+from tests.kernels.reference import OPS, SIXTEEN_BIT, plain_values, random_bits, to_float32
 
 torch: Any = pytest.importorskip("torch", reason="these kernels are torch's")
 from ringd.kernels.torch_kernels import torch_conversions  # noqa: E402

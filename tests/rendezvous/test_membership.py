@@ -250,6 +250,12 @@ def test_giving_up_that_crosses_the_start_counts_as_a_goodbye_before_the_first_c
     assert out == [Send((1,), "left", {"rank": 0, "epoch": 1, "next_seq": 0})]
 
 
+def test_giving_up_in_a_known_epoch_counts_as_a_goodbye_there() -> None:
+    group = running(2)
+    out = group.say(TrainerDetached(0, "gave_up", "told to end", 1, 17))
+    assert out == [Send((1,), "left", {"rank": 0, "epoch": 1, "next_seq": 17})]
+
+
 def test_a_goodbye_is_told_as_left() -> None:
     group = running(3)
     assert group.say(goodbye(1, next_seq=7)) == [

@@ -305,6 +305,31 @@ def test_strangers_beyond_the_bound_push_out_the_oldest(caplog: pytest.LogCaptur
     Pair().run(main)
 
 
+class Leaver(Ear):
+    """Ends the connection at the first message."""
+
+    def on_message(self, kind: int, header: Any) -> None:
+        super().on_message(kind, header)
+        self.connection.close()
+
+
+def test_the_rest_of_a_read_in_which_a_handler_ended_the_connection_goes_to_nobody() -> None:
+    async def main(pair: Pair) -> None:
+        leavers: list[Leaver] = []
+
+        def establish(connection: Connection, peer: Identity) -> tuple[Ear, Limits]:
+            leavers.append(Leaver(connection))
+            return leavers[0], Limits.for_control()
+
+        channel = await pair.dial(await pair.listen(reception(establish).on_channel))
+        await dial(channel, Ears(greeting=3).establish)
+        await asyncio.sleep(1)
+        assert leavers[0].heard == [0]
+        assert leavers[0].ended == []
+
+    Pair().run(main)
+
+
 # Over TCP, with bytes that no machine of ours would send
 
 
