@@ -16,7 +16,7 @@ from typing import Final
 
 from ringd.errors import RingdError
 from ringd.wire import ipc
-from ringd_client._core import ClientState, Operation
+from ringd_client._core import ClientState, Operation, UnsentError
 from ringd_client._transport import FAREWELL_S, Transport
 
 LONG_COPY_BYTES: Final = 1 << 20
@@ -34,6 +34,8 @@ class AsyncConnection:
         self._loop = loop
         self._sending = threading.Lock()
         self._outbox: deque[tuple[bytes, int | None]] = deque()
+        self._flushed = asyncio.Event()
+        self._flushed.set()
         self._waiters: dict[int, list[asyncio.Future[None]]] = {}
         self._settling: set[asyncio.Future[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
@@ -59,13 +61,13 @@ class AsyncConnection:
             raise
         self._watch_clock(operation.expires)
 
-    def post_poison(self, operation: Operation, error: RingdError) -> None:
+    def post_poison(self, packed: bytes, error: RingdError) -> None:
         """Give a refused call its place in the order.
 
         Raises:
             RingdError: it was not posted.
         """
-        self._send(self.state.poison(operation, error))
+        self._send(self.state.poison(packed, error))
 
     def post_status(self, operation: Operation, scope: str) -> None:
         """Ask for a status.
@@ -77,42 +79,48 @@ class AsyncConnection:
         self._watch_clock(operation.expires)
 
     def announce(self, number: int, size_bytes: int, fd: int) -> None:
-        """Hand a segment to the daemon; under the arena's lock, so nothing is settled here.
+        """Hand a segment to the daemon.
 
         Raises:
-            RingdError: the daemon is gone.
+            UnsentError: the daemon is gone; for :meth:`end`, once the arena's lock is free.
         """
-        try:
-            self._transmit(ipc.pack(ipc.SEGMENT, number, size_bytes), fd)
-        except OSError as exc:
-            self._transport.hang_up()  # the loop sees that, and ends the pending operations
-            raise self.state.lost(f"sending failed ({exc.strerror})") from exc
+        self._transmit(ipc.pack(ipc.SEGMENT, number, size_bytes), fd)
 
     def retract(self, number: int) -> None:
         """Tell the daemon that a segment is gone; one that is gone itself maps nothing."""
         if not self._gone:
-            with contextlib.suppress(OSError, RuntimeError):
+            with contextlib.suppress(UnsentError, RuntimeError):  # a loop may be closed
                 self._transmit(ipc.pack(ipc.DROP_SEGMENT, number))
+
+    def end(self, unsent: UnsentError) -> RingdError:
+        """End the conversation, and say why: the daemon's own last words count most."""
+        while not self._ended.done() and self._transport.wait_readable(0.0):
+            self._on_readable()
+        self._lose(self.state.lost(str(unsent)))
+        return self.state.why_ended()
 
     def _send(self, message: bytes) -> None:
         try:
             self._transmit(message)
-        except OSError as exc:
-            self._read_all()
-            self._lose(self.state.lost(f"sending failed ({exc.strerror})"))
-            raise self.state.why_ended() from exc
+        except UnsentError as exc:
+            raise self.end(exc) from exc.__cause__
 
     def _transmit(self, message: bytes, fd: int | None = None) -> None:
         with self._sending:
             if not self._outbox and self._try(message, fd):
                 return
             self._outbox.append((message, None if fd is None else os.dup(fd)))
+            self._flushed.clear()
             if len(self._outbox) == 1:
                 self._loop.call_soon_threadsafe(self._await_room)
 
     def _try(self, message: bytes, fd: int | None) -> bool:
-        transport = self._transport
-        return transport.send(message) if fd is None else transport.send_with_fd(message, fd)
+        try:
+            if fd is None:
+                return self._transport.send(message)
+            return self._transport.send_with_fd(message, fd)
+        except OSError as exc:
+            raise UnsentError(f"sending failed ({exc.strerror})") from exc
 
     def _await_room(self) -> None:
         if not self._gone:
@@ -127,9 +135,10 @@ class AsyncConnection:
                         os.close(fd)
                 if self._outbox:
                     return
-        except OSError as exc:
+                self._flushed.set()
+        except UnsentError as exc:
             self._drop_outbox()
-            self._lose(self.state.lost(f"sending failed ({exc.strerror})"))
+            self.end(exc)
         self._loop.remove_writer(self._transport.fileno())
 
     def _drop_outbox(self) -> None:
@@ -165,10 +174,6 @@ class AsyncConnection:
             self._tell(self.state.receive(datagram))
             if at_end:
                 self._stop_listening()
-
-    def _read_all(self) -> None:
-        while not self._ended.done() and self._transport.wait_readable(0.0):
-            self._on_readable()
 
     def _tell(self, operations: tuple[Operation, ...]) -> None:
         for operation in operations:
@@ -245,10 +250,9 @@ class AsyncConnection:
             await self.over(operation)
         if self._settling:
             await asyncio.wait(self._settling)
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError):  # refused calls, which nobody waits for
             async with asyncio.timeout(FAREWELL_S):
-                while self._outbox:  # refused calls, which nobody waits for
-                    await asyncio.sleep(FAREWELL_S / 50)
+                await self._flushed.wait()
 
     def leave_now(self, how: str, detail: str) -> None:
         """Say goodbye without an event loop."""

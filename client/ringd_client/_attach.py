@@ -23,7 +23,7 @@ _NOT_YET = (FileNotFoundError, ConnectionRefusedError, BlockingIOError)
 
 def is_positive(value: Any) -> bool:
     """Whether ``value`` is a positive number, and a finite one."""
-    return isinstance(value, Real) and 0 < value < float("inf")
+    return isinstance(value, Real) and 0 < float(value) < float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +162,8 @@ def _membership(answer: bytes | memoryview, path: str) -> Membership:
 
 def _nobody_listens(path: str, cause: OSError) -> DaemonLostError:
     return DaemonLostError(
-        f"no daemon listens at {path} ({cause.strerror or cause}). Start one with `ringd daemon`, or all "
-        "of them with `ringd run`",
+        f"no daemon listens at {path} ({cause.strerror or cause}). "
+        "Start one with `ringd daemon`, or all of them with `ringd run`",
         socket=path,
     )
 

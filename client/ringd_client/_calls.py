@@ -20,14 +20,14 @@ from ringd.errors import (
 from ringd.vocabulary import DTYPES, Collective
 from ringd_client._arena import Arena
 from ringd_client._attach import Membership, is_positive
-from ringd_client._core import GRACE_S, ClientState, Operation
+from ringd_client._core import GRACE_S, ClientState, Operation, UnsentError
 from ringd_client._plan import Planner, poison_spec
 from ringd_client._tensors import adapter_named
 
 DEFAULT_TIMEOUT_S: Final = 300.0
 STATUS_TIMEOUT_S: Final = 5.0
 
-_POISONS = {c.value: poison_spec(c.value) for c in Collective}
+_POISONS = {c.value: poison_spec(c.value).packed for c in Collective}
 
 
 class Caller(ABC):
@@ -95,7 +95,10 @@ class Caller(ABC):
         adapter = adapter_named(like)
         name = adapter.dtype_name(dtype)
         size = _checked_shape(shape)
-        owner = self._arena.lend(max(prod(size), 1) * DTYPES[name].itemsize)
+        try:
+            owner = self._arena.lend(max(prod(size), 1) * DTYPES[name].itemsize)
+        except UnsentError as exc:
+            raise self._end(exc) from exc.__cause__
         return adapter.wrap(owner, name, size)
 
     def _begin(
@@ -127,6 +130,8 @@ class Caller(ABC):
             raise
         except RingdError:
             raise  # it has no place in the order, and may be made again
+        except UnsentError as exc:
+            raise self._end(exc) from exc.__cause__
         except Exception as exc:
             unreadable = InvalidTensorError(f"the tensor can't be read: {exc!r}")
             self._refuse(collective, unreadable)
@@ -141,19 +146,19 @@ class Caller(ABC):
 
     def _refuse(self, collective: str, refusal: RingdError) -> None:
         """Take a refused call's place in the order; what stands in the way is told later."""
-        spec = _POISONS[collective]
-        operation = Operation(spec, spec.packed)
-        operation.began = time.monotonic()
-        operation.expires = operation.began + DEFAULT_TIMEOUT_S
         with contextlib.suppress(RingdError):
-            self._post_poison(operation, refusal)
+            self._post_poison(_POISONS[collective], refusal)
 
     @abstractmethod
     def _post(self, operation: Operation) -> None:
         """Submit an operation."""
 
     @abstractmethod
-    def _post_poison(self, operation: Operation, refusal: RingdError) -> None:
+    def _end(self, unsent: UnsentError) -> RingdError:
+        """The daemon did not take a message: end everything, and say why."""
+
+    @abstractmethod
+    def _post_poison(self, packed: bytes, refusal: RingdError) -> None:
         """Submit a refused call."""
 
     def _status_request(self, scope: str, timeout_s: float | None) -> Operation:

@@ -16,12 +16,12 @@ from typing import Final
 
 from ringd.errors import RingdError
 from ringd.wire import ipc
-from ringd_client._core import ClientState, Operation
+from ringd_client._core import ClientState, Operation, UnsentError
 from ringd_client._progress import Progress
 from ringd_client._transport import RECV_SLICE_S, Transport
 
-ANNOUNCE_S: Final = 10.0
-"""How long the daemon may take to accept a new segment's announcement."""
+PATIENCE_S: Final = 10.0
+"""How long the daemon may take to accept a message that belongs to no operation."""
 
 
 class _Follower:
@@ -38,10 +38,6 @@ class _Follower:
         """Until the operation is over, or it is this thread's turn to lead, or ``until``."""
         if not self.operation.over:  # else it was answered before anybody could see us here
             self.gate.acquire(timeout=max(0.0, until - time.monotonic()))
-
-
-class _UnsentError(Exception):
-    """A message could not be sent; the text says why, the cause is the socket's error if any."""
 
 
 class Connection:
@@ -73,8 +69,8 @@ class Connection:
         except RingdError as exc:
             operation.withdraw(exc)
             raise
-        except _UnsentError as exc:
-            operation.withdraw(error := self._given_up(exc))
+        except UnsentError as exc:
+            operation.withdraw(error := self.end(exc))
             raise error from exc.__cause__
         except BaseException:
             operation.give_up(RingdError("its caller was interrupted"))
@@ -82,7 +78,7 @@ class Connection:
         if operation.detached:
             self._progress.attend()
 
-    def post_poison(self, operation: Operation, error: RingdError) -> None:
+    def post_poison(self, packed: bytes, error: RingdError) -> None:
         """Give a refused call its place in the order.
 
         Raises:
@@ -90,9 +86,9 @@ class Connection:
         """
         try:
             with self._sending:
-                self._send(self.state.poison(operation, error), operation.expires)
-        except _UnsentError as exc:
-            raise self._given_up(exc) from exc.__cause__
+                self._send(self.state.poison(packed, error), time.monotonic() + PATIENCE_S)
+        except UnsentError as exc:
+            raise self.end(exc) from exc.__cause__
 
     def post_status(self, operation: Operation, scope: str) -> None:
         """Ask for a status.
@@ -103,32 +99,26 @@ class Connection:
         try:
             with self._sending:
                 self._send(self.state.ask_status(operation, scope), operation.expires)
-        except _UnsentError as exc:
-            operation.withdraw(error := self._given_up(exc))
+        except UnsentError as exc:
+            operation.withdraw(error := self.end(exc))
             raise error from exc.__cause__
 
     def announce(self, number: int, size_bytes: int, fd: int) -> None:
         """Hand a segment to the daemon.
 
-        Called under the arena's lock, so it settles nothing: pending operations hear of a lost
-        daemon from whoever reads next.
-
         Raises:
-            RingdError: the daemon is gone or does not listen.
+            UnsentError: the daemon is gone or does not listen; for :meth:`end`, once the
+                arena's lock is free.
         """
         message = ipc.pack(ipc.SEGMENT, number, size_bytes)
-        try:
-            with self._sending:
-                self._send(message, time.monotonic() + ANNOUNCE_S, fd)
-        except _UnsentError as exc:
-            self._transport.hang_up()
-            raise self.state.lost(str(exc)) from exc.__cause__
+        with self._sending:
+            self._send(message, time.monotonic() + PATIENCE_S, fd)
 
     def retract(self, number: int) -> None:
         """Tell the daemon that a segment is gone; one that is gone itself maps nothing."""
-        with self._sending, contextlib.suppress(_UnsentError):
+        with self._sending, contextlib.suppress(UnsentError):
             if not self._closed:
-                self._send(ipc.pack(ipc.DROP_SEGMENT, number), time.monotonic() + ANNOUNCE_S)
+                self._send(ipc.pack(ipc.DROP_SEGMENT, number), time.monotonic() + PATIENCE_S)
 
     def _send(self, message: bytes, until: float, fd: int | None = None) -> None:
         transport = self._transport
@@ -137,12 +127,15 @@ class Connection:
                 transport.send(message) if fd is None else transport.send_with_fd(message, fd)
             ):
                 if not transport.wait_writable(until) and time.monotonic() >= until:
-                    raise _UnsentError("it does not read what we send: it is stopped, or too busy")
+                    raise UnsentError("it does not read what we send: it is stopped, or too busy")
         except OSError as exc:
-            raise _UnsentError(f"sending failed ({exc.strerror})") from exc
+            raise UnsentError(f"sending failed ({exc.strerror})") from exc
 
-    def _given_up(self, unsent: _UnsentError) -> RingdError:
-        """End the conversation; the daemon's own last words count more than ours."""
+    def end(self, unsent: UnsentError) -> RingdError:
+        """End the conversation, and say why: the daemon's own last words count most.
+
+        Pending operations are settled, so this thread may hold no lock.
+        """
         if unsent.__cause__ is not None:
             self.advance()
         self._tell(self.state.fail(self.state.lost(str(unsent))))
@@ -222,13 +215,12 @@ class Connection:
         return True
 
     def _read(self, operation: Operation, until: float) -> None:
-        """Lead: read until ``operation`` is over."""
+        """Lead: read until ``operation`` is over, or the clock shows ``until``."""
         patient = until - time.monotonic() > RECV_SLICE_S
         while not operation.over:
             if self._receive(wait=patient, own=operation):
                 continue
             if self._dead:
-                operation.give_up(self.state.lost("the connection is closed"))
                 return
             patient = False
             if not self._transport.wait_readable(until) and time.monotonic() >= until:
@@ -284,8 +276,7 @@ class Connection:
         Args:
             how: "closed", or "raised" when an exception ended the program's work.
             detail: which exception, and where.
-            wait: for operations in flight, up to their deadlines. Refused calls are not waited
-                for: their place in the order is taken, and that was all.
+            wait: for operations in flight, up to their deadlines.
         """
         with self._sending:
             if self._closed:

@@ -25,6 +25,13 @@ GRACE_S: Final = 0.25
 """How long after a deadline the client goes on trusting its daemon to end the operation."""
 
 
+class UnsentError(Exception):
+    """A message could not be sent; the text says why, the cause is the socket's error if any.
+
+    It never leaves the package: whoever catches it outside of all locks ends the conversation.
+    """
+
+
 class Settlement(Protocol):
     """What is left to do when the daemon has released an operation's region."""
 
@@ -211,14 +218,15 @@ class ClientState:
             operation.offset,
         )
 
-    def poison(self, operation: Operation, error: RingdError) -> bytes:
-        """The datagram that takes the place of a call which was refused here.
+    def poison(self, packed: bytes, error: RingdError) -> bytes:
+        """The datagram that takes the place of a call which was refused here; it has no answer.
 
         Raises:
             RingdError: as :meth:`admit`.
         """
-        operation.finished = True
-        return ipc.pack(ipc.POISON, self._enter(operation), operation.packed, error.to_wire())
+        self.admit()
+        self._last_request += 1
+        return ipc.pack(ipc.POISON, self._last_request, packed, error.to_wire())
 
     def ask_status(self, operation: Operation, scope: str) -> bytes:
         """The datagram that asks for the daemon's or the group's state.
@@ -254,6 +262,8 @@ class ClientState:
         """The conversation is over: every pending operation is answered with ``error``."""
         if self.ended is None:
             self.ended = error
+        elif isinstance(self.ended, CommunicatorClosedError):
+            error = self.ended  # the rest is what a goodbye looks like
         operations = tuple(self.pending.copy().values())
         for operation in operations:
             self._take_out(operation)

@@ -27,6 +27,8 @@ from ringd_client._core import Operation
 from ringd_client._segments import Segment, size_class
 from ringd_client._tensors import Adapter, adapter_of
 
+REGION_ALIGNMENT_BYTES: Final = 8
+"""The daemon takes no region that begins elsewhere."""
 MAX_KEPT: Final = 4096
 """Kinds of calls that are remembered; beyond it the memory starts anew."""
 
@@ -233,7 +235,9 @@ class Planner:
         if not self._arena.lent_bytes or preserve_input or not size_bytes:
             return None
         address = adapter.address(tensor)
-        return None if address is None else self._arena.find(address, size_bytes)
+        if address is None or address % REGION_ALIGNMENT_BYTES:
+            return None
+        return self._arena.find(address, size_bytes)
 
     def _loaded(
         self,

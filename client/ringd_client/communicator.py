@@ -12,7 +12,7 @@ from ringd_client._arena import Arena, default_limit_bytes
 from ringd_client._attach import Deadline, Membership, attach
 from ringd_client._calls import Caller, checked_limit
 from ringd_client._connection import Connection
-from ringd_client._core import ClientState, Operation
+from ringd_client._core import ClientState, Operation, UnsentError
 from ringd_client._environment import daemon_socket
 from ringd_client._handle import Handle
 from ringd_client._transport import Transport
@@ -404,5 +404,8 @@ class Communicator(Caller):
     def _post(self, operation: Operation) -> None:
         self._connection.post(operation)
 
-    def _post_poison(self, operation: Operation, refusal: RingdError) -> None:
-        self._connection.post_poison(operation, refusal)
+    def _end(self, unsent: UnsentError) -> RingdError:
+        return self._connection.end(unsent)
+
+    def _post_poison(self, packed: bytes, refusal: RingdError) -> None:
+        self._connection.post_poison(packed, refusal)

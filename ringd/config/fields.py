@@ -92,6 +92,12 @@ Seconds = Annotated[
     Field(gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False),
     Allowed(f"seconds, more than 0 and at most {MAX_TIMEOUT_S:.0f} (a week)"),
 ]
+MicrosecondsOrOff = Annotated[
+    int,
+    BeforeValidator(_number),
+    Field(ge=0, le=1_000_000),
+    Allowed("whole microseconds up to a second; 0 is off"),
+]
 MillisecondsOrOff = Annotated[
     int,
     BeforeValidator(_number),

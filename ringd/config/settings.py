@@ -36,6 +36,8 @@ class Settings(BaseModel):
         segment_bytes: pipelining unit.
         eager_bytes: payloads up to this size need no credit of their receiver.
         max_in_flight: operations that a trainer may have posted and not finished.
+        busy_poll_us: how long after a call begins the daemon looks for its peers' bytes instead of
+            sleeping (it yields the processor to whoever wants it); 0 is off.
         congestion: "auto" takes cubic on links within a host, else the system's; "system"
             leaves it alone; other words name the kernel's algorithm.
         arena_limit_bytes: cap on a trainer's shared memory.
@@ -65,6 +67,7 @@ class Settings(BaseModel):
     segment_bytes: fields.SegmentSize = MIB
     eager_bytes: fields.EagerSize = 64 * KIB
     max_in_flight: fields.Operations = 1024
+    busy_poll_us: fields.MicrosecondsOrOff = 200
     congestion: fields.Congestion = "auto"
     arena_limit_bytes: fields.ArenaSize = 8 * GIB
     accounting: fields.AnyPath | None = None

@@ -66,6 +66,7 @@ def engine_options(settings: Settings) -> EngineOptions:
         timeout_s=settings.timeout_s,
         recv_timeout_s=settings.recv_timeout_ms / 1e3,
         max_in_flight=settings.max_in_flight,
+        busy_poll_s=settings.busy_poll_us / 1e6,
     )
 
 

@@ -139,6 +139,7 @@ class Node:
         self._started = False  # the trainer takes part in the current epoch
         self._joined: list[int] = []
         self._attached: list[int] = []
+        self._in_group = False
         self._stopping = False
         self.formed = asyncio.Event()
         self.failed: RingdError | None = None
@@ -153,6 +154,9 @@ class Node:
             AddressInUseError: no port of ours is free.
         """
         await self._agent.join(self._listen, deadline=deadline)
+        self._in_group = True
+        if self._trainer is not None:  # it was quicker than we
+            self._agent.attach()
 
     async def _listen(self, local: Address) -> Address:
         """Listen; ``local`` is the address of our end of the connection to the rendezvous."""
@@ -204,6 +208,10 @@ class Node:
                 )
             )
             return
+        if self._in_group and not self._agent.connected:
+            self.failed = RendezvousError(
+                "the rendezvous is out of reach, so no new epoch can begin; start the job anew"
+            )
         if self.failed is not None:
             trainer.refuse(self.failed.copy())
             return
@@ -211,7 +219,8 @@ class Node:
         self._started = False
         self._attach_timeout_s = timeout_s
         self._attach_timer = self.loop.call_later(timeout_s, self._attach_expired)
-        self._agent.attach()
+        if self._in_group:
+            self._agent.attach()
 
     def _attach_expired(self) -> None:
         trainer = self._trainer

@@ -14,6 +14,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ringd.engine import failures
+from ringd.engine.busy_poll import BusyPoll
 from ringd.engine.early import EarlyStore
 from ringd.engine.group import Compiled, Compiler, Group
 from ringd.engine.landing import PIECE_BYTES, ScratchPool
@@ -46,6 +47,7 @@ class EngineOptions:
     recv_timeout_s: float = 0.0
     max_in_flight: int = 1024
     tick_s: float = 0.02
+    busy_poll_s: float = 0.0
 
 
 class Surroundings(Protocol):
@@ -96,6 +98,7 @@ class Engine:
         self._clock_ns = clock_ns
         self._live: dict[Operation, None] = {}
         self._ticking = False
+        self._busy_poll = BusyPoll(loop, options.busy_poll_s)
 
     # Requests
 
@@ -145,6 +148,7 @@ class Engine:
         self._time(op, timeout_s, recv_timeout_s)
         group.ops[seq] = op
         self._live[op] = None
+        self._busy_poll.begin()
         op.start(self.early.take(group.number, group.epoch, seq))
 
     def _time(self, op: Operation, timeout_s: float, recv_timeout_s: float) -> None:

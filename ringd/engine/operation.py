@@ -283,7 +283,7 @@ class Operation:
 
     def take_credit(self, flow: FlowState, items: int) -> None:
         """The peer has room for ``items`` segments in all."""
-        if items > flow.credit:
+        if items > flow.credit and self.live:
             flow.credit = min(items, flow.n_sends)
             if flow.link is not None and flow.can_send():
                 flow.link.enqueue(flow)
@@ -475,6 +475,7 @@ class Operation:
         self.live = False
         if error is not None:
             for flow in self.flows.values():
+                flow.credit = 0  # whatever turn it still has on a link, it sends no more
                 if flow.link is not None:
                     flow.link.release(self)
         self.engine.ended(self, error)

@@ -20,7 +20,19 @@ JOB = "simulation"
 SECRET = b"a secret of the simulation"
 RENDEZVOUS_AT = Address("rendezvous", 7000)
 JOIN_LIMIT_S = 120.0
-log = logging.getLogger("ringd.sim")
+
+
+class _Violations(logging.Handler):
+    """Collects what says that somebody broke the protocol: in a simulation nobody may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if "ProtocolError" in text or "FrameError" in text or record.exc_info:
+            self.found.append(text)
 
 
 def host(rank: int) -> str:
@@ -91,8 +103,16 @@ class Cluster:
         self._rng = rng
         self._options = options or EngineOptions()
         self._service: RendezvousService | None = None
+        self._watch = _Violations()
+        self._log = logging.Logger("ringd.sim.cluster")
+        self._log.addHandler(self._watch)
         self.nodes: list[Node] = []
         self.trainers: list[SimTrainer] = []
+
+    @property
+    def violations(self) -> list[str]:
+        """Breaches of the protocol that any part has logged."""
+        return self._watch.found
 
     def _nonce(self) -> bytes:
         return self._rng.randbytes(NONCE_BYTES)
@@ -108,7 +128,7 @@ class Cluster:
         self._service = RendezvousService(
             MemoryTransport(self.network, RENDEZVOUS_AT.host),
             Credentials(JOB, -1, self.n, RENDEZVOUS, SECRET),
-            log=log,
+            log=self._log,
             make_nonce=self._nonce,
         )
         await self._service.start(RENDEZVOUS_AT)
@@ -128,7 +148,7 @@ class Cluster:
             options=self._options,
             rng=random.Random(self._rng.getrandbits(32)),
             nonce=self._nonce,
-            log=log,
+            log=self._log,
         )
 
     async def stop(self) -> None:

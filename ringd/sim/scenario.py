@@ -165,6 +165,8 @@ class Scenario:
             self.loop.run_until_complete(self._main())
             if self.loop.unhandled:
                 raise WrongOutcome(f"unhandled: {self.loop.unhandled[0]}")
+            if self.cluster.violations:
+                raise WrongOutcome(f"protocol violation: {self.cluster.violations[0]}")
         except Exception as exc:
             raise WrongOutcome(f"{self.describe()}: {type(exc).__name__}: {exc}") from exc
         finally:

@@ -114,9 +114,9 @@ class StubDaemon:
                     self._conn.shutdown(socket.SHUT_RDWR)
         self._thread.join(5)
         self._listener.close()
-        for memory in self.segments.values():
-            with contextlib.suppress(BufferError):
-                memory.close()
+
+    def _unmap(self) -> None:
+        """Let go of the segments; views that a script has kept hold theirs."""
         self.segments.clear()
 
     # ------------------------------------------------------------ the protocol
@@ -134,6 +134,7 @@ class StubDaemon:
             with self._lock:
                 self._conn = None
                 conn.close()
+            self._unmap()
             self.ended_without_goodbye = self.goodbye is None
             self.gone.set()
 
@@ -164,7 +165,6 @@ class StubDaemon:
             self._submit(Submitted(body[0], unpack_spec(body[1]), *body[2:]))
         elif kind == ipc.POISON:
             self.poisons.append((unpack_spec(body[1]), body[2]))
-            self.send(ipc.DONE, body[0], body[2])
         elif kind == ipc.STATUS:
             self.send(ipc.STATUS_REPLY, body[0], {"scope": body[1], "rank": self.rank})
         elif kind == ipc.GOODBYE:
@@ -198,6 +198,7 @@ class StubDaemon:
         count = spec.region_count(self.world_size)
         if not count:
             return np.empty(0, np.uint8)
+        assert submitted.offset % 8 == 0
         dtype = "int16" if spec.dtype == "bfloat16" else spec.dtype
         return np.frombuffer(self.segments[submitted.segment], dtype, count, submitted.offset)
 

@@ -1,0 +1,216 @@
+"""The conversation without I/O: requests become datagrams, datagrams become answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ringd.errors import (
+    CollectiveMismatchError,
+    DaemonLostError,
+    InvalidArgumentError,
+    PeerLostError,
+    RingdError,
+    TooManyOperationsError,
+)
+from ringd.wire import ipc
+from ringd_client._core import MAX_IN_FLIGHT, ClientState, Operation
+
+
+class Settled:
+    """Counts what a settlement would do."""
+
+    result_bytes = 0
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.calls: list[bool] = []
+        self.error = error
+
+    def settle(self, write: bool) -> None:
+        self.calls.append(write)
+        if self.error is not None:
+            raise self.error
+
+
+def new_operation(settled: Settled | None = None) -> Operation:
+    return Operation("all_reduce", b"spec", 3, 4096, settled)
+
+
+def submitted(state: ClientState, settled: Settled | None = None) -> Operation:
+    operation = new_operation(settled)
+    state.submit(operation, 1.0)
+    return operation
+
+
+def done(operation: Operation, error: RingdError | None = None) -> bytes:
+    return ipc.pack(ipc.DONE, operation.request, None if error is None else error.to_wire())
+
+
+def test_a_submission_is_the_message_of_the_protocol() -> None:
+    state = ClientState(rank=0)
+    operation = new_operation()
+    operation.recv_timeout_s = 0.5
+    expected = [ipc.SUBMIT, 1, b"spec", 12.5, 0.5, 3, 4096]
+    assert ipc.unpack(state.submit(operation, 12.5)) == expected
+    error = InvalidArgumentError("no")
+    assert ipc.unpack(state.poison(b"bad", error)) == [ipc.POISON, 2, b"bad", error.to_wire()]
+    assert list(state.pending) == [1]  # nobody answers a poison
+    assert ipc.unpack(state.ask_status(new_operation(), "group")) == [ipc.STATUS, 3, "group"]
+
+
+def test_operations_may_be_answered_in_any_order() -> None:
+    state = ClientState(rank=0)
+    first, second = submitted(state), submitted(state)
+    assert state.receive(done(second)) == (second,)
+    assert (first.answered, second.answered) == (False, True)
+    assert state.receive(done(first)) == (first,)
+    assert not state.pending
+
+
+def test_a_success_writes_and_a_failure_does_not() -> None:
+    state = ClientState(rank=0)
+    for error in (None, CollectiveMismatchError("differs", seq=3)):
+        settled = Settled()
+        operation = submitted(state, settled)
+        state.receive(done(operation, error))
+        operation.settle()
+        operation.settle()
+        assert settled.calls == [error is None]
+        assert operation.finished
+        assert type(operation.error) is type(error)
+    assert operation.error is not None
+    assert operation.error.fields == {"seq": 3}
+
+
+def test_given_up_operations_keep_their_memory_until_the_answer_and_are_not_written() -> None:
+    state = ClientState(rank=0)
+    settled = Settled()
+    operation = submitted(state, settled)
+    assert operation.give_up(state.silent(operation, 9.0))
+    assert operation.finished
+    assert settled.calls == []
+    assert operation.request in state.pending
+    state.receive(done(operation))
+    operation.settle()
+    assert settled.calls == [False]
+    assert isinstance(operation.error, DaemonLostError)
+
+
+def test_giving_up_comes_too_late_after_the_result() -> None:
+    state = ClientState(rank=0)
+    operation = submitted(state, Settled())
+    state.receive(done(operation))
+    operation.settle()
+    assert not operation.give_up(RingdError("late"))
+    assert operation.error is None
+
+
+@pytest.mark.parametrize("failure", [ValueError("odd"), InvalidArgumentError("gone")])
+def test_a_result_that_cant_be_written_is_an_error_of_the_operation(failure: Exception) -> None:
+    state = ClientState(rank=0)
+    operation = submitted(state, Settled(failure))
+    state.receive(done(operation))
+    operation.settle()
+    assert isinstance(operation.error, RingdError)
+    assert str(failure) in str(operation.error)
+
+
+def test_an_interrupt_while_the_result_is_written_does_not_look_like_success() -> None:
+    state = ClientState(rank=0)
+    operation = submitted(state, Settled(KeyboardInterrupt()))
+    state.receive(done(operation))
+    with pytest.raises(KeyboardInterrupt):
+        operation.settle()
+    assert operation.finished
+    assert operation.error is not None
+
+
+def test_beyond_the_bound_nothing_is_posted() -> None:
+    state = ClientState(rank=0)
+    operations = [submitted(state) for _ in range(MAX_IN_FLIGHT)]
+    with pytest.raises(TooManyOperationsError, match="1,024"):
+        submitted(state)
+    assert len(state.pending) == MAX_IN_FLIGHT
+    state.receive(done(operations[5]))
+    assert submitted(state).request == MAX_IN_FLIGHT + 1
+
+
+def test_an_error_that_ends_the_epoch_is_raised_by_every_later_call() -> None:
+    state = ClientState(rank=0)
+    first, second = submitted(state), submitted(state)
+    state.receive(done(first, PeerLostError("rank 2 is gone", rank=2)))
+    with pytest.raises(PeerLostError, match="rank 2") as caught:
+        state.admit()
+    assert caught.value.rank == 2
+    assert not second.over  # the daemon ends it
+    with pytest.raises(PeerLostError):
+        submitted(state)
+    assert list(state.pending) == [second.request]
+
+
+def test_an_error_of_one_operation_leaves_the_others_alone() -> None:
+    state = ClientState(rank=0)
+    state.receive(done(submitted(state), CollectiveMismatchError("differs")))
+    state.admit()
+
+
+@pytest.mark.parametrize(
+    "last", [b"", ipc.pack(ipc.BYE), b"\xc1", b"\x93\x43", ipc.pack(ipc.DONE), ipc.pack("x")]
+)
+def test_the_end_of_the_daemon_and_garbage_end_everything(last: bytes) -> None:
+    state = ClientState(rank=0)
+    operations = submitted(state), submitted(state)
+    assert state.receive(last) == operations
+    for operation in operations:
+        assert isinstance(operation.answer, DaemonLostError)
+    assert operations[0].answer is not operations[1].answer
+    with pytest.raises(DaemonLostError):
+        state.admit()
+
+
+def test_a_late_refusal_carries_its_own_error() -> None:
+    state = ClientState(rank=0)
+    operation = submitted(state)
+    state.receive(ipc.pack(ipc.REFUSED, PeerLostError("told to go").to_wire()))
+    assert isinstance(operation.answer, PeerLostError)
+
+
+@pytest.mark.parametrize("message", [(ipc.DONE, 77, None), (200, "?"), (ipc.STATUS_REPLY, 77, {})])
+def test_unknown_messages_and_answers_to_nobody_are_passed_over(message: tuple[Any, ...]) -> None:
+    state = ClientState(rank=0)
+    operation = submitted(state)
+    assert state.receive(ipc.pack(*message)) == ()
+    assert not operation.over
+
+
+def test_status_replies_are_states_or_errors() -> None:
+    state = ClientState(rank=0)
+    good, bad = new_operation(), new_operation()
+    state.ask_status(good, "daemon")
+    state.ask_status(bad, "daemon")
+    state.receive(ipc.pack(ipc.STATUS_REPLY, good.request, {"rank": 3, "code": "fine"}))
+    error = DaemonLostError("no coordinator").to_wire()
+    state.receive(ipc.pack(ipc.STATUS_REPLY, bad.request, error))
+    assert good.reply == {"rank": 3, "code": "fine"}
+    assert good.answer is None
+    assert isinstance(bad.answer, DaemonLostError)
+
+
+def test_detached_operations_are_counted_until_they_are_answered() -> None:
+    state = ClientState(rank=0)
+    assert state.attended
+    operation = new_operation()
+    operation.detached = True
+    state.submit(operation, 1.0)
+    assert not state.attended
+    state.receive(done(operation))
+    assert state.attended
+
+
+def test_expired_are_those_that_are_late_and_not_over() -> None:
+    state = ClientState(rank=0)
+    late, early, given_up = submitted(state), submitted(state), submitted(state)
+    late.expires, early.expires, given_up.expires = 5.0, 50.0, 5.0
+    given_up.give_up(RingdError("x"))
+    assert state.expired(10.0) == [late]

@@ -1,0 +1,215 @@
+"""The client's own clock, and daemons that fall silent, stop reading, or die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from ringd.errors import (
+    CollectiveTimeoutError,
+    CommunicatorClosedError,
+    DaemonLostError,
+    PeerLostError,
+    RingdError,
+)
+from ringd.wire import ipc
+from ringd_client import Communicator
+from tests.client.conftest import eventually
+from tests.client.stub_daemon import StubDaemon
+
+
+def mute(submitted: object) -> str:
+    return "mute"
+
+
+def timed(call: Any) -> tuple[float, RingdError]:
+    began = time.monotonic()
+    with pytest.raises(RingdError) as caught:
+        call()
+    return time.monotonic() - began, caught.value
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("timeout_s", [0.01, 0.2])
+def test_a_silent_daemon_is_given_up_at_the_deadline_and_a_quarter_second(
+    comm: Communicator, daemon: StubDaemon, asynchronous: bool, timeout_s: float
+) -> None:
+    daemon.script = mute
+    tensor = torch.ones(3)
+    if asynchronous:
+        elapsed_s, error = timed(lambda: comm.all_reduce_async(tensor, timeout_s=timeout_s).wait())
+    else:
+        elapsed_s, error = timed(lambda: comm.all_reduce(tensor, timeout_s=timeout_s))
+    assert isinstance(error, DaemonLostError)
+    assert "all_reduce op=sum" in str(error)
+    assert error.timeout_s == timeout_s
+    assert timeout_s + 0.25 <= elapsed_s < timeout_s + 0.25 + 1
+    assert tensor.tolist() == [1, 1, 1]
+
+
+def test_a_handle_nobody_waits_for_ends_by_the_clients_clock_too(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    daemon.script = mute
+    handle = comm.all_reduce_async(torch.ones(3), timeout_s=0.05)
+    began = time.monotonic()
+    eventually(handle.done)
+    assert time.monotonic() - began > 0.2
+    assert isinstance(handle.exception(), DaemonLostError)
+
+
+def test_memory_of_an_operation_given_up_is_held_until_the_daemon_wakes_up(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    daemon.script = lambda s: "hold"
+    tensor = torch.ones(3)
+    timed(lambda: comm.all_reduce(tensor, timeout_s=0.01))
+    assert comm._arena.used_bytes > 0
+    daemon.script = lambda s: None
+    daemon.release()
+    other = torch.ones(3)
+    comm.all_reduce(other)
+    assert other.tolist() == [3, 3, 3]
+    assert comm._arena.used_bytes == 0
+    assert tensor.tolist() == [1, 1, 1]  # the call had raised: its tensor is left alone
+
+
+def test_a_daemon_that_does_not_read_is_lost_at_the_deadline(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    daemon.reads.clear()
+    comm.barrier_async(timeout_s=60)
+    handles = []
+
+    def flood() -> None:
+        while True:
+            handles.append(comm.barrier_async(timeout_s=0.2))
+
+    elapsed_s, error = timed(flood)
+    if isinstance(error, DaemonLostError):
+        assert "does not read" in str(error)
+        assert elapsed_s < 5
+    else:  # the socket takes more than 1,024 messages here
+        assert error.code == "too_many_operations"
+    for handle in handles:
+        assert isinstance(timed(handle.wait)[1], DaemonLostError)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_daemon_that_dies_ends_everything_at_once(
+    comm: Communicator, daemon: StubDaemon, asynchronous: bool
+) -> None:
+    daemon.script = mute
+    tensor = torch.ones(3)
+    pending = comm.barrier_async()
+    threading.Timer(0.05, daemon.die).start()
+    if asynchronous:
+        elapsed_s, error = timed(comm.all_reduce_async(tensor).wait)
+    else:
+        elapsed_s, error = timed(lambda: comm.all_reduce(tensor))
+    assert isinstance(error, DaemonLostError)
+    assert elapsed_s < 2
+    eventually(pending.done)
+    assert isinstance(timed(pending.wait)[1], DaemonLostError)
+    elapsed_s, error = timed(lambda: comm.all_reduce(tensor))
+    assert isinstance(error, DaemonLostError)
+    assert elapsed_s < 0.5
+    assert tensor.tolist() == [1, 1, 1]
+    comm.close()
+    assert isinstance(timed(comm.barrier)[1], CommunicatorClosedError)
+
+
+def test_handles_that_nobody_waits_for_end_with_the_daemon(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    daemon.script = mute
+    handle = comm.all_reduce_async(torch.ones(3))
+    time.sleep(0.05)
+    daemon.die()
+    eventually(handle.done)
+    assert isinstance(handle.exception(), DaemonLostError)
+
+
+def test_a_daemon_that_says_bye_is_quoted(comm: Communicator, daemon: StubDaemon) -> None:
+    daemon.send(ipc.BYE)
+    daemon.die()
+    error = timed(lambda: comm.all_reduce(torch.ones(3)))[1]
+    assert isinstance(error, DaemonLostError)
+    assert "it said that it ends" in str(error)
+
+
+@pytest.mark.parametrize("garbage", [b"\xc1", ipc.pack("kind"), ipc.pack(ipc.DONE)])
+def test_a_daemon_that_sends_garbage_is_lost(
+    comm: Communicator, daemon: StubDaemon, garbage: bytes
+) -> None:
+    daemon.script = mute
+    threading.Timer(0.05, lambda: daemon.send_raw(garbage)).start()
+    error = timed(lambda: comm.all_reduce(torch.ones(3)))[1]
+    assert isinstance(error, DaemonLostError)
+    assert "no message of this protocol" in str(error)
+
+
+def test_errors_of_the_same_epoch_leave_the_group_standing(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    daemon.script = lambda s: CollectiveTimeoutError("waiting on rank 2", op="all_reduce", seq=7)
+    error = timed(lambda: comm.all_reduce(torch.ones(3)))[1]
+    assert isinstance(error, TimeoutError)
+    assert error.seq == 7
+    daemon.script = lambda s: None
+    tensor = torch.ones(3)
+    comm.all_reduce(tensor)
+    assert tensor.tolist() == [3, 3, 3]
+
+
+def test_after_a_lost_peer_every_later_call_raises_it_at_once(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    daemon.script = lambda s: "hold"
+    pending = comm.barrier_async()
+    eventually(lambda: daemon.held)
+    daemon.script = lambda s: PeerLostError("rank 2 died", rank=2)
+    assert timed(lambda: comm.all_reduce(torch.ones(3)))[1].rank == 2
+    count = len(daemon.submitted)
+    for call in (lambda: comm.all_reduce(torch.ones(3)), lambda: comm.barrier_async()):
+        elapsed_s, error = timed(call)
+        assert isinstance(error, PeerLostError)
+        assert elapsed_s < 0.5
+    assert len(daemon.submitted) == count
+    assert not pending.done()
+    daemon.release(PeerLostError("rank 2 died", rank=2))
+    assert isinstance(timed(pending.wait)[1], PeerLostError)
+
+
+def test_ctrl_c_ends_a_wait_and_the_communicator_goes_on(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    daemon.script = lambda s: "hold"
+    tensor = torch.ones(3)
+    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        comm.all_reduce(tensor)
+    daemon.script = lambda s: None
+    daemon.release()
+    other = torch.ones(3)
+    comm.all_reduce(other)
+    assert other.tolist() == [3, 3, 3]
+    assert tensor.tolist() == [1, 1, 1]
+    assert comm._arena.used_bytes == 0
+    assert not comm._connection._leading
+
+
+def test_status_from_a_silent_daemon(comm: Communicator, daemon: StubDaemon) -> None:
+    daemon.reads.clear()
+    comm.barrier_async()  # the stand-in takes this one before it looks at the switch
+    elapsed_s, error = timed(lambda: comm.status(timeout_s=0.05))
+    assert isinstance(error, DaemonLostError)
+    assert "status of the daemon" in str(error)
+    assert 0.3 <= elapsed_s < 1.5
+    daemon.reads.set()

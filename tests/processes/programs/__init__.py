@@ -1,0 +1,1 @@
+"""What trainers do in tests: functions of a stage, whose results travel back as JSON."""
