@@ -109,7 +109,7 @@ class OpSpec:
         return DTYPES[self.dtype].itemsize if self.dtype else 1
 
     def region_count(self, world_size: int) -> int:
-        """Elements of the working region: the caller's count, times N where each rank has a part."""
+        """Elements of the working region: the count, times N where each rank has a part."""
         if self.collective == Collective.BARRIER.value:
             return 0
         if self.collective in (Collective.ALL_GATHER.value, Collective.REDUCE_SCATTER.value):
@@ -173,7 +173,15 @@ def unpack_spec(data: bytes) -> OpSpec:
     if not all(type(d) is int and d >= 0 for d in shape):
         raise ValueError("a shape holds whole numbers that are not negative")
     return OpSpec(
-        collective, dtype, reduce_op, tuple(shape), root, algorithm, deterministic, group, compression
+        collective,
+        dtype,
+        reduce_op,
+        tuple(shape),
+        root=root,
+        algorithm=algorithm,
+        deterministic=deterministic,
+        group=group,
+        compression=compression,
     )
 
 
@@ -184,8 +192,7 @@ def check_spec(spec: OpSpec, world_size: int) -> None:
         UnsupportedTypeError: dtype or reduce op (a TypeError).
         InvalidArgumentError: collective, algorithm, root or their combination (a ValueError).
     """
-    if spec.collective not in ALGORITHMS:
-        raise InvalidArgumentError(f"unknown collective {spec.collective!r}")
+    check_algorithm(spec)
     if spec.collective != Collective.BARRIER.value and spec.dtype not in DTYPES:
         raise UnsupportedTypeError(
             f"dtype {spec.dtype or 'none'} is not supported; supported are {', '.join(DTYPES)}"
@@ -201,20 +208,32 @@ def check_spec(spec: OpSpec, world_size: int) -> None:
                 f"avg of {spec.dtype} is not defined (it would not be a whole number); use sum "
                 "and divide, or convert to a floating-point dtype"
             )
+    if spec.collective == Collective.BROADCAST.value and not 0 <= spec.root < world_size:
+        raise InvalidArgumentError(
+            f"root {spec.root} is not a rank of this group: ranks are 0 to {world_size - 1}"
+        )
+
+
+def check_algorithm(spec: OpSpec) -> None:
+    """Refuse an algorithm that the collective does not have, or that can't keep its promise.
+
+    Raises:
+        InvalidArgumentError: says which algorithms would do.
+    """
+    if spec.collective not in ALGORITHMS:
+        raise InvalidArgumentError(f"unknown collective {spec.collective!r}")
     known = ALGORITHMS[spec.collective]
     if spec.algorithm not in known:
         raise InvalidArgumentError(
             f"unknown algorithm {spec.algorithm!r} for {spec.collective}"
             f"{suggestion(spec.algorithm, known)}; known are {', '.join(known)}"
         )
-    if spec.deterministic and spec.algorithm not in DETERMINISTIC_ALGORITHMS:
+    ordered = spec.deterministic and spec.collective in REDUCING
+    if ordered and spec.algorithm not in DETERMINISTIC_ALGORITHMS:
+        usable = [name for name in known if name in DETERMINISTIC_ALGORITHMS]
         raise InvalidArgumentError(
-            f"algorithm {spec.algorithm!r} does not fold in rank order; with deterministic=True "
-            f"use one of {', '.join(DETERMINISTIC_ALGORITHMS)}"
-        )
-    if spec.collective == Collective.BROADCAST.value and not 0 <= spec.root < world_size:
-        raise InvalidArgumentError(
-            f"root {spec.root} is not a rank of this group: ranks are 0 to {world_size - 1}"
+            f"{spec.collective} by {spec.algorithm!r} does not fold in rank order, which "
+            f"deterministic=True asks for; use one of {', '.join(usable)}, or deterministic=False"
         )
 
 

@@ -20,6 +20,7 @@ from ringd.daemon.node import Node, Place
 from ringd.daemon.server import ClientServer
 from ringd.engine.engine import EngineOptions
 from ringd.errors import AddressInUseError
+from ringd.kernels import TorchLoader
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
 from ringd.rendezvous.service import RendezvousService
@@ -112,6 +113,7 @@ async def _daemon(loaded: Loaded) -> None:
         nonce=fresh_nonce,
         log=log,
         recorder=recorder,
+        bring_torch=TorchLoader().start,
     )
     server = ClientServer(loop, node, loaded.socket_path)
     try:

@@ -25,6 +25,7 @@ from ringd.errors import (
 )
 from ringd.rendezvous.agent import Agent
 from ringd.rendezvous.events import Lost
+from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Listener, Transport
 from ringd.transport.connection import Connection
 from ringd.transport.handshaking import Reception, shake_hands_as_dialer
@@ -92,6 +93,7 @@ class Node:
         nonce: Callable[[], bytes],
         log: logging.Logger,
         recorder: Recorder | None = None,
+        bring_torch: Callable[[], None] | None = None,
     ) -> None:
         self.loop = loop
         self.log = log
@@ -111,6 +113,7 @@ class Node:
             world_size=self.world_size,
             surroundings=self,
             options=options,
+            bring_torch=bring_torch,
         )
         self._agent = Agent(
             transport,
@@ -362,6 +365,8 @@ class Node:
         """All daemons are here: make the links to the ring neighbours."""
         self._members = dict(members)
         self.failed = None
+        one_host = len({address.host for address in self._members.values()}) == 1
+        self.engine.choose_by(ONE_HOST if one_host else DEFAULT_THRESHOLDS)
         self._joined = sorted(self._members)
         n = self.world_size
         for peer in {(self.rank + 1) % n, (self.rank - 1) % n} - {self.rank}:

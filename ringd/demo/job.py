@@ -133,7 +133,7 @@ class Job:
             raise self._failed(f"lost rank {rank}")
         answer: dict[str, Any] = json.loads(line)
         if "failure" in answer:
-            raise self._failed(f"has a failure on rank {rank}: {answer['failure']}")
+            raise RingdError(f"rank {rank} of the demo's {self.n} failed: {answer['failure']}")
         return answer
 
     def order(self, what: str, **details: Any) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from ringd.errors import (
     TooManyOperationsError,
     from_wire,
 )
+from ringd.schedules.select import Thresholds
 from ringd.vocabulary import OpSpec
 from ringd.wire.decoder import Sink
 from ringd.wire.frame import FrameError, Kind
@@ -67,7 +68,12 @@ class Surroundings(Protocol):
 
 
 class Engine:
-    """The operations, groups and links of one rank. Runs on its loop's thread only."""
+    """The operations, groups and links of one rank. Runs on its loop's thread only.
+
+    Args:
+        bring_torch: called when a 16-bit operation would be quicker with torch's conversions; it
+            returns at once.
+    """
 
     def __init__(
         self,
@@ -78,6 +84,7 @@ class Engine:
         surroundings: Surroundings,
         options: EngineOptions,
         clock_ns: Callable[[], int] = monotonic_ns,
+        bring_torch: Callable[[], None] | None = None,
     ) -> None:
         self.loop = loop
         self.now = loop.time
@@ -92,7 +99,9 @@ class Engine:
         self.dropped_frames = 0
         self.completed = 0
         self._groups = {self.world.stream: self.world}
-        self._compiler = Compiler(rank, world_size, options.segment_bytes, options.eager_bytes)
+        self._compiler = Compiler(
+            rank, world_size, options.segment_bytes, options.eager_bytes, bring_torch
+        )
         self._surroundings = surroundings
         self._waiting_for_link: dict[int, list[Operation]] = {}
         self._clock_ns = clock_ns
@@ -211,6 +220,10 @@ class Engine:
         self.spread(group, seq, error)
 
     # Epochs and peers
+
+    def choose_by(self, thresholds: Thresholds) -> None:
+        """How "auto" chooses, between two epochs; every rank must be told the same."""
+        self._compiler.choose_by(thresholds)
 
     def begin_epoch(self, epoch: int) -> None:
         """All trainers are attached: a fresh order of operations begins."""

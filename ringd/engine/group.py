@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ringd.errors import RingdError
-from ringd.kernels import kernel_for
+from ringd.kernels import kernel_for, torch_is_ready
 from ringd.schedules.build import build
 from ringd.schedules.formula import partition
 from ringd.schedules.plan import Plan, compile_plan
-from ringd.schedules.select import choose
+from ringd.schedules.select import DEFAULT_THRESHOLDS, Thresholds, choose
 from ringd.vocabulary import DTYPES, Collective, OpSpec, check_spec, unpack_spec
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Compiled:
     plan: Plan
     kernel: Kernel | None
     region_bytes: int
+    wants_torch: bool = False
+    """Its 16-bit kernel is numpy's, because torch was not there."""
 
 
 @dataclass(slots=True)
@@ -77,12 +80,27 @@ class Group:
 class Compiler:
     """Specs to plans, cached: the same call twice costs one dictionary look-up."""
 
-    def __init__(self, rank: int, world_size: int, segment_bytes: int, eager_bytes: int) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        segment_bytes: int,
+        eager_bytes: int,
+        bring_torch: Callable[[], None] | None,
+    ) -> None:
         self._rank = rank
         self._world_size = world_size
         self._segment_bytes = segment_bytes
         self._eager_bytes = eager_bytes
+        self._bring_torch = bring_torch
+        self._thresholds = DEFAULT_THRESHOLDS
         self._cache: dict[bytes, Compiled] = {}
+
+    def choose_by(self, thresholds: Thresholds) -> None:
+        """From the next call on "auto" goes by ``thresholds``, the same on all ranks."""
+        if thresholds != self._thresholds:
+            self._thresholds = thresholds
+            self._cache.clear()
 
     def compiled(self, packed: bytes) -> Compiled:
         """The plan behind a packed spec.
@@ -92,15 +110,17 @@ class Compiler:
             RingdError: the spec asks for what can't be done.
         """
         found = self._cache.get(packed)
-        if found is None:
+        if found is None or (found.wants_torch and torch_is_ready()):
             if len(self._cache) >= MAX_PLANS:
                 self._cache.clear()
             found = self._cache[packed] = self._compile(unpack_spec(packed))
+            if found.wants_torch and self._bring_torch is not None:
+                self._bring_torch()
         return found
 
     def _compile(self, spec: OpSpec) -> Compiled:
         check_spec(spec, self._world_size)
-        algorithm = choose(spec, self._world_size)
+        algorithm = choose(spec, self._world_size, thresholds=self._thresholds)
         widened = bool(spec.reduce_op and DTYPES[spec.dtype].widened)
         schedule = build(
             spec.collective,
@@ -127,4 +147,5 @@ class Compiler:
                 self._world_size,
                 every_rank_folds=algorithm == "exchange",
             )
-        return Compiled(spec, algorithm, plan, kernel, count * spec.itemsize)
+        wants_torch = widened and algorithm != "exchange" and not torch_is_ready()
+        return Compiled(spec, algorithm, plan, kernel, count * spec.itemsize, wants_torch)

@@ -18,7 +18,7 @@ PARK_BUDGET_BYTES = 8 * 1024 * 1024
 
 
 class SendItem(NamedTuple):
-    """One segment to send: ``size_bytes`` at ``offset`` of the region (wide: of the accumulator)."""
+    """One segment to send: ``size_bytes`` at ``offset`` of the region or, wide, the accumulator."""
 
     offset: int
     size_bytes: int
@@ -30,7 +30,7 @@ class SendItem(NamedTuple):
 class RecvItem(NamedTuple):
     """One segment to receive, as contribution number ``position`` of an application.
 
-    It concerns elements [start, start + length) of the region; ``offset`` is in bytes, as in SendItem.
+    It concerns elements [start, start + length) of the region; ``offset`` is in bytes.
     """
 
     start: int
@@ -102,7 +102,7 @@ class _ChunkState:
 
 
 def segments(start: int, count: int, segment: int) -> list[tuple[int, int]]:
-    """Cut ``count`` elements from ``start`` on into segments; an empty chunk is one empty segment."""
+    """Cut ``count`` elements from ``start`` on into segments; an empty chunk is one segment."""
     if not count:
         return [(start, 0)]
     return [(start + at, min(segment, count - at)) for at in range(0, count, segment)]

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringd.errors import InvalidArgumentError
-from ringd.vocabulary import ALGORITHMS, DETERMINISTIC_ALGORITHMS, DTYPES, REDUCING, OpSpec
+from ringd.vocabulary import DTYPES, REDUCING, OpSpec, check_algorithm
 
 KIB = 1024
 
@@ -27,6 +26,9 @@ class Thresholds:
             much again (all_reduce) or twice as much (reduce_scatter) in bytes.
         tree_bytes: with more ranks than that, largest region for which log2 N steps with all of T
             are taken rather than N-1 steps with T/N.
+        tree_first_bytes: up to this region the tree is taken whatever N is: it has the fewest
+            messages, 2(N-1) in all against N(N-1), though not the fewest rounds.
+        ring_from_bytes: from this region on the ring is taken whatever N is.
     """
 
     exchange_bytes: int = 32 * KIB
@@ -34,6 +36,8 @@ class Thresholds:
     direct_max_world: int = 16
     direct_max_world_widened: int = 32
     tree_bytes: int = 256 * KIB
+    tree_first_bytes: int = -1
+    ring_from_bytes: int = 1 << 62
 
     def exchange_limit_bytes(self, world_size: int) -> int:
         """Largest region that ``world_size`` ranks exchange whole."""
@@ -41,6 +45,10 @@ class Thresholds:
 
 
 DEFAULT_THRESHOLDS = Thresholds()
+"""Between hosts rounds cost most: each is a trip over the network."""
+ONE_HOST = Thresholds(tree_first_bytes=256 * KIB, ring_from_bytes=512 * KIB)
+"""All ranks on one host share its cores, where messages cost most: each is work for two processes,
+and the ring touches the least memory at a time. `ringd bench --algorithm` shows it."""
 
 
 def choose(spec: OpSpec, world_size: int, *, thresholds: Thresholds = DEFAULT_THRESHOLDS) -> str:
@@ -55,10 +63,9 @@ def choose(spec: OpSpec, world_size: int, *, thresholds: Thresholds = DEFAULT_TH
         A name that :func:`ringd.schedules.build.build` takes for this collective.
 
     Raises:
-        InvalidArgumentError: the collective has no such algorithm, or deterministic=True was asked
-            for together with an algorithm that can't fold in rank order.
+        InvalidArgumentError: see :func:`ringd.vocabulary.check_algorithm`.
     """
-    check(spec)
+    check_algorithm(spec)
     if spec.algorithm != "auto":
         return spec.algorithm
     if spec.collective == "all_reduce":
@@ -66,31 +73,9 @@ def choose(spec: OpSpec, world_size: int, *, thresholds: Thresholds = DEFAULT_TH
     if spec.collective == "broadcast":
         return "tree"
     if spec.collective == "barrier":
-        return "exchange" if world_size <= thresholds.direct_max_world else "tree"
+        few = world_size <= thresholds.direct_max_world and thresholds.tree_first_bytes < 0
+        return "exchange" if few else "tree"
     return "direct" if _direct(spec, world_size, thresholds) else "ring"
-
-
-def check(spec: OpSpec) -> None:
-    """Refuse an algorithm that the collective does not have, or that can't keep its promise.
-
-    Raises:
-        InvalidArgumentError: see :func:`choose`.
-    """
-    known = ALGORITHMS.get(spec.collective)
-    if known is None:
-        raise InvalidArgumentError(
-            f"there is no collective {spec.collective!r}; use one of {', '.join(ALGORITHMS)}"
-        )
-    if spec.algorithm not in known:
-        raise InvalidArgumentError(
-            f"{spec.collective} has no algorithm {spec.algorithm!r}; use one of {', '.join(known)}"
-        )
-    if _in_rank_order(spec) and spec.algorithm not in DETERMINISTIC_ALGORITHMS:
-        usable = [name for name in known if name in DETERMINISTIC_ALGORITHMS]
-        raise InvalidArgumentError(
-            f"{spec.collective} by {spec.algorithm!r} does not reduce in rank order, which "
-            f"deterministic=True asks for; use one of {', '.join(usable)}, or deterministic=False"
-        )
 
 
 def is_widened(spec: OpSpec) -> bool:
@@ -101,6 +86,8 @@ def is_widened(spec: OpSpec) -> bool:
 
 def _all_reduce(spec: OpSpec, world_size: int, thresholds: Thresholds) -> str:
     region_bytes = spec.region_count(world_size) * spec.itemsize
+    if region_bytes <= thresholds.tree_first_bytes and not _in_rank_order(spec):
+        return "tree"
     if region_bytes <= thresholds.exchange_limit_bytes(world_size):
         return "exchange"
     if _direct(spec, world_size, thresholds):
@@ -114,6 +101,8 @@ def _direct(spec: OpSpec, world_size: int, thresholds: Thresholds) -> bool:
         return True
     if is_widened(spec):
         return world_size <= thresholds.direct_max_world_widened
+    if spec.region_count(world_size) * spec.itemsize >= thresholds.ring_from_bytes:
+        return False
     return world_size <= thresholds.direct_max_world
 
 

@@ -104,7 +104,7 @@ class Cluster:
         self._options = options or EngineOptions()
         self._service: RendezvousService | None = None
         self._watch = _Violations()
-        self._log = logging.Logger("ringd.sim.cluster")
+        self._log = logging.Logger("ringd.sim.cluster")  # noqa: LOG001 - each its own
         self._log.addHandler(self._watch)
         self.nodes: list[Node] = []
         self.trainers: list[SimTrainer] = []

@@ -64,7 +64,7 @@ class Call:
         if kind == "broadcast":
             result = regions[self.spec.root]
         elif kind == "all_gather":
-            result = sum(regions)
+            result = np.stack(regions).sum(0)
         elif kind == "barrier":
             result = np.zeros(0)
         else:
@@ -184,9 +184,7 @@ class Scenario:
     async def _main(self) -> None:
         await self.cluster.start()
         begun = self.loop.time()
-        tasks = [
-            asyncio.create_task(self._program(trainer)) for trainer in self.cluster.trainers
-        ]
+        tasks = [asyncio.create_task(self._program(trainer)) for trainer in self.cluster.trainers]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -239,7 +237,7 @@ class Scenario:
     async def _call(self, trainer: SimTrainer, index: int, call: Call) -> bool:
         rank = trainer.node.rank
         region = call.region(rank, self.n)
-        view = memoryview(region).cast("B") if region.size else memoryview(b"")
+        view = memoryview(region.data).cast("B") if region.size else memoryview(b"")
         begun = self.loop.time()
         error = await trainer.call(call.spec, view, TIMEOUT_S)
         took_s = self.loop.time() - begun

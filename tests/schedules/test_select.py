@@ -6,7 +6,7 @@ import pytest
 
 from ringd.errors import InvalidArgumentError
 from ringd.schedules.build import build
-from ringd.schedules.select import Thresholds, choose, is_widened
+from ringd.schedules.select import ONE_HOST, Thresholds, choose, is_widened
 from ringd.vocabulary import ALGORITHMS, OpSpec
 
 KIB = 1024
@@ -43,6 +43,22 @@ def test_all_reduce_goes_by_size_and_world(world_size: int, size_bytes: int, exp
 def test_sixteen_bit_floats_stay_direct_for_longer(dtype: str) -> None:
     spec = all_reduce(64 * KIB * KIB, dtype=dtype)
     assert [choose(spec, n) for n in (16, 17, 32, 33)] == ["direct", "direct", "direct", "ring"]
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "expected"),
+    [
+        (4, "tree"),
+        (256 * KIB, "tree"),
+        (256 * KIB + 4, "direct"),
+        (512 * KIB - 4, "direct"),
+        (512 * KIB, "ring"),
+    ],
+)
+def test_on_one_host_the_fewest_messages_come_first(size_bytes: int, expected: str) -> None:
+    assert choose(all_reduce(size_bytes), 4, thresholds=ONE_HOST) == expected
+    ordered = choose(all_reduce(size_bytes, deterministic=True), 4, thresholds=ONE_HOST)
+    assert ordered in ("exchange", "direct")
 
 
 def test_deterministic_auto_always_folds_in_rank_order() -> None:
@@ -85,12 +101,12 @@ def test_what_is_asked_for_is_taken() -> None:
 
 def test_an_algorithm_the_collective_lacks_is_refused() -> None:
     spec = OpSpec("broadcast", "float32", "", (4,), root=0, algorithm="ring")
-    with pytest.raises(InvalidArgumentError, match=r"no algorithm 'ring'; use one of auto, tree$"):
+    with pytest.raises(InvalidArgumentError, match=r"'ring' for broadcast.*known are auto, tree$"):
         choose(spec, 4)
 
 
 def test_an_unknown_collective_is_refused() -> None:
-    with pytest.raises(InvalidArgumentError, match="no collective 'gossip'; use one of all_reduce"):
+    with pytest.raises(InvalidArgumentError, match="unknown collective 'gossip'"):
         choose(OpSpec("gossip", "float32", "", (4,)), 4)
 
 
@@ -106,7 +122,7 @@ def test_deterministic_refuses_what_does_not_fold_in_rank_order(
     collective: str, algorithm: str, usable: str
 ) -> None:
     spec = OpSpec(collective, "float32", "sum", (4,), algorithm=algorithm, deterministic=True)
-    with pytest.raises(ValueError, match="does not reduce in rank order") as caught:
+    with pytest.raises(ValueError, match="does not fold in rank order") as caught:
         choose(spec, 4)
     assert isinstance(caught.value, InvalidArgumentError)
     listed = str(caught.value).split("use one of ")[1].removesuffix(", or deterministic=False")
