@@ -75,6 +75,7 @@ class HandshakeRefusedError(RendezvousError):
     """The other side of a TCP connection refused us, or we refused it, by name."""
 
     code: ClassVar[str] = "handshake_refused"
+    retry: ClassVar[Retry] = "never"
 
 
 class AddressInUseError(RingdError):

@@ -26,6 +26,8 @@ from ringd_client._tensors import adapter_named
 
 DEFAULT_TIMEOUT_S: Final = 300.0
 STATUS_TIMEOUT_S: Final = 5.0
+MAX_TIMEOUT_S: Final = 365 * 86400.0
+"""Longer ones are cut to this: locks and polls have limits."""
 
 _POISONS = {c.value: poison_spec(c.value).packed for c in Collective}
 
@@ -183,7 +185,7 @@ class Caller(ABC):
 
 def _positive(name: str, value: float) -> float:
     if is_positive(value):
-        return float(value)
+        return min(float(value), MAX_TIMEOUT_S)
     raise InvalidArgumentError(f"{name} is a positive number, not {value!r}")
 
 

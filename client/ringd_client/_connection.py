@@ -12,6 +12,7 @@ import contextlib
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from ringd.errors import RingdError
@@ -22,6 +23,8 @@ from ringd_client._transport import RECV_SLICE_S, Transport
 
 PATIENCE_S: Final = 10.0
 """How long the daemon may take to accept a message that belongs to no operation."""
+
+STUCK: Final = "it does not read what we send: it is stopped, or too busy"
 
 
 class _Follower:
@@ -62,10 +65,13 @@ class Connection:
         Raises:
             RingdError: it was not posted; its memory is free again.
         """
+
+        def message() -> bytes:
+            left_s = operation.began + operation.timeout_s - time.monotonic()
+            return self.state.submit(operation, max(left_s, 0.001))
+
         try:
-            with self._sending:
-                remaining_s = max(operation.began + operation.timeout_s - time.monotonic(), 0.001)
-                self._send(self.state.submit(operation, remaining_s), operation.expires)
+            self._transmit(message, operation.expires)
         except RingdError as exc:
             operation.withdraw(exc)
             raise
@@ -85,8 +91,7 @@ class Connection:
             RingdError: it was not posted.
         """
         try:
-            with self._sending:
-                self._send(self.state.poison(packed, error), time.monotonic() + PATIENCE_S)
+            self._transmit(lambda: self.state.poison(packed, error))
         except UnsentError as exc:
             raise self.end(exc) from exc.__cause__
 
@@ -97,8 +102,7 @@ class Connection:
             RingdError: it was not posted.
         """
         try:
-            with self._sending:
-                self._send(self.state.ask_status(operation, scope), operation.expires)
+            self._transmit(lambda: self.state.ask_status(operation, scope), operation.expires)
         except UnsentError as exc:
             operation.withdraw(error := self.end(exc))
             raise error from exc.__cause__
@@ -110,26 +114,38 @@ class Connection:
             UnsentError: the daemon is gone or does not listen; for :meth:`end`, once the
                 arena's lock is free.
         """
-        message = ipc.pack(ipc.SEGMENT, number, size_bytes)
-        with self._sending:
-            self._send(message, time.monotonic() + PATIENCE_S, fd)
+        self._transmit(lambda: ipc.pack(ipc.SEGMENT, number, size_bytes), fd=fd)
 
     def retract(self, number: int) -> None:
         """Tell the daemon that a segment is gone; one that is gone itself maps nothing."""
-        with self._sending, contextlib.suppress(UnsentError):
-            if not self._closed:
-                self._send(ipc.pack(ipc.DROP_SEGMENT, number), time.monotonic() + PATIENCE_S)
+        if not self._closed:
+            with contextlib.suppress(UnsentError):
+                self._transmit(lambda: ipc.pack(ipc.DROP_SEGMENT, number))
 
-    def _send(self, message: bytes, until: float, fd: int | None = None) -> None:
-        transport = self._transport
+    def _transmit(
+        self, message: Callable[[], bytes], until: float = 0.0, fd: int | None = None
+    ) -> None:
+        """Make a message and send it, in one step as others see it.
+
+        Raises:
+            UnsentError: the daemon is gone, or has no room by ``until`` (default: PATIENCE_S).
+        """
+        now = time.monotonic()
+        until = until or now + PATIENCE_S
+        if not self._sending.acquire(timeout=max(0.0, until - now)):
+            raise UnsentError(STUCK)
         try:
-            while not (
-                transport.send(message) if fd is None else transport.send_with_fd(message, fd)
-            ):
-                if not transport.wait_writable(until) and time.monotonic() >= until:
-                    raise UnsentError("it does not read what we send: it is stopped, or too busy")
+            self._send(message(), until, fd)
         except OSError as exc:
             raise UnsentError(f"sending failed ({exc.strerror})") from exc
+        finally:
+            self._sending.release()
+
+    def _send(self, message: bytes, until: float, fd: int | None) -> None:
+        transport = self._transport
+        while not (transport.send(message) if fd is None else transport.send_with_fd(message, fd)):
+            if not transport.wait_writable(until) and time.monotonic() >= until:
+                raise UnsentError(STUCK)
 
     def end(self, unsent: UnsentError) -> RingdError:
         """End the conversation, and say why: the daemon's own last words count most.
@@ -190,29 +206,29 @@ class Connection:
                 break
         return operation.over
 
-    def advance(self) -> None:
-        """Take in what the daemon has sent, without waiting; nothing if somebody else reads."""
+    def advance(self) -> bool:
+        """Take in what the daemon has sent, without waiting; False: nothing, or somebody reads."""
         with self._turn:
             if self._leading:
-                return
+                return False
             self._leading = True
+        found = False
         try:
             while self._receive(wait=False):
-                pass
+                found = True
         finally:
             self._step_down(True)
+        return found
 
     def await_news(self, until: float) -> bool:
         """For the progress thread: take in what comes until then, while no other thread reads.
 
-        It only watches; any thread may become the leader meanwhile. Returns False at once when
-        there is one.
+        It only watches; any thread may become the leader meanwhile. Returns False when there is
+        one: the caller had better keep out of its way.
         """
         if self._leading or self._dead:
             return False
-        if self._transport.watch(until):
-            self.advance()
-        return True
+        return not self._transport.watch(until) or self.advance()
 
     def _read(self, operation: Operation, until: float) -> None:
         """Lead: read until ``operation`` is over, or the clock shows ``until``."""
@@ -278,7 +294,7 @@ class Connection:
             detail: which exception, and where.
             wait: for operations in flight, up to their deadlines.
         """
-        with self._sending:
+        with self._turn:
             if self._closed:
                 return
             self._closed = True

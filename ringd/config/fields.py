@@ -136,10 +136,12 @@ Congestion = Annotated[
 SegmentSize = Annotated[
     int,
     BeforeValidator(parse_size),
-    Field(ge=4 * KIB, le=16 * MIB, multiple_of=64),
-    Allowed("4K to 16M, a multiple of 64 bytes"),
+    Field(ge=4 * KIB, le=8 * MIB, multiple_of=64),  # float32 partial sums of it fill 16M frames
+    Allowed("4K to 8M, a multiple of 64 bytes"),
 ]
-EagerSize = Annotated[int, BeforeValidator(parse_size), Field(ge=0, le=MIB), Allowed("0 to 1M")]
+EagerSize = Annotated[
+    int, BeforeValidator(parse_size), Field(ge=0, le=64 * KIB), Allowed("0 to 64K")
+]
 ArenaSize = Annotated[
     int, BeforeValidator(parse_size), Field(ge=MIB, le=64 * TIB), Allowed("1M to 64T")
 ]

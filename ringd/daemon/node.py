@@ -284,6 +284,8 @@ class Node:
     def _admit(self, peer: Identity) -> Refusal | None:
         if peer.rank == self.rank:
             return Refusal("rank_taken", f"rank {peer.rank} is this daemon's own rank")
+        if peer.rank > self.rank:
+            return Refusal("wrong_direction", f"rank {self.rank} dials rank {peer.rank} itself")
         return None
 
     def _new_link(self, connection: Connection, peer: Identity) -> tuple[Link, Limits]:
@@ -293,9 +295,10 @@ class Node:
         if old is not None:
             # Only the lower rank dials, and only when it has no link: its old one is gone.
             old.connection.abort()
+            self.engine.on_link_closed(old, ConnectionResetError("a new connection took its place"))
         self.loop.call_soon(self.engine.link_up, link)
         self.engine.links[peer.rank] = link
-        return link, Limits()
+        return link, Limits(inline_bytes=self.engine.options.inline_bytes)
 
     def _dial(self, peer: int) -> None:
         if peer in self._dialling or peer in self.engine.links or self._stopping:

@@ -90,7 +90,7 @@ class Session:
         fds = _fds(ancillary) if ancillary else []
         try:
             self._handle(ipc.unpack(data), fds)
-        except (ValueError, TypeError, LookupError, RingdError) as exc:
+        except Exception as exc:  # whatever a client sends, the daemon goes on without it
             self._node.log.warning("client %d sent a bad message: %s", self.pid, exc)
             if isinstance(exc, RingdError):
                 self._lost(f"was refused: {exc}")

@@ -30,7 +30,7 @@ def run(job: Job, step: Callable[[str], None]) -> Row:
     """Kill the trainer of rank 2 while bytes of an all_reduce move; ask the survivors.
 
     Raises:
-        RingdError: a survivor ended, or no operation was seen half done.
+        RingdError: a survivor ended, or no operation was seen on its way.
     """
     step("fault: watch an operation")
     job.tell({"do": "fault", "count": COUNT, "timeout_s": CALL_LIMIT_S})
@@ -43,18 +43,23 @@ def run(job: Job, step: Callable[[str], None]) -> Row:
 
 
 def catch(socket_path: Path) -> Row:
-    """Watch a daemon until an operation from the fourth on is half done; its state then.
+    """Watch a daemon until an operation from the fourth on is on its way; its state then.
+
+    Some bytes have come in, and less than half of them: so it lasts until the kill.
 
     Raises:
-        RingdError: none was seen within 20 s.
+        RingdError: none was seen within 20 s, or they failed with nobody killed.
     """
     deadline = time.monotonic() + SIGHT_LIMIT_S
     while time.monotonic() < deadline:
-        for op in ask(socket_path, "daemon")["operations"]:
-            if op["seq"] >= FIRST_SEQ and 0 < op["bytes_done"] < op["bytes_total"]:
+        state = ask(socket_path, "daemon")
+        if state["broken"] is not None:
+            raise RingdError(f"the operations failed with nobody killed: {state['broken']}")
+        for op in state["operations"]:
+            if op["seq"] >= FIRST_SEQ and 0 < op["bytes_done"] < op["bytes_total"] / 2:
                 found: Row = op
                 return found
-    raise RingdError(f"no operation was seen half done within {SIGHT_LIMIT_S:g} s")
+    raise RingdError(f"no operation was seen on its way within {SIGHT_LIMIT_S:g} s")
 
 
 def judge(seen: Row, killed_ns: int, answers: dict[int, Row]) -> Row:

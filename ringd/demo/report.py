@@ -178,7 +178,7 @@ def traffic(rows: Sequence[Row]) -> Group:
         for i, (n, ranks) in enumerate(by_world_size.items()):
             table.add_row("" if i else name, str(n), *_traffic_cells(ranks))
         table.add_section()
-    sizes = {row["dtype"]: f"{row['total_bytes']:,} bytes of {row['dtype']}" for row in rows}
+    sizes = {row["dtype"]: f"{row['total_bytes']:,} B of {row['dtype']}" for row in rows}
     return _part(
         "2. Bytes on the wire: what a rank sent, by its daemon's accounting",
         table,

@@ -7,15 +7,21 @@ from typing import Any
 from ringd.wire.frame import FrameError
 
 MAX_EARLY_BYTES = 80 * 1024 * 1024
-MAX_EARLY_FRAMES = 16384
+MAX_EARLY_FRAMES_OF_PEER = 16384
 
 
 class EarlyFlow:
-    """One peer's frames for one operation: its call, its credit, its eager segments."""
+    """One peer's frames for one operation: its call, its credit, its eager segments.
 
-    __slots__ = ("credit", "deadline", "segments", "spec")
+    ``asks``: it announced the operation without payload, so it may wait for credit.
+    """
+
+    __slots__ = ("asks", "credit", "deadline", "frames", "overhead_bytes", "segments", "spec")
 
     def __init__(self) -> None:
+        self.asks = False
+        self.frames = 0
+        self.overhead_bytes = 0
         self.spec: bytes | None = None
         self.deadline = 0.0
         self.credit = 0
@@ -32,17 +38,21 @@ class EarlyStore:
     def __init__(self) -> None:
         self._flows: dict[tuple[int, int, int], dict[int, EarlyFlow]] = {}
         self.held_bytes = 0
-        self.held_frames = 0
+        self._frames_of: dict[int, int] = {}
 
-    def flow(self, group: int, epoch: int, seq: int, peer: int) -> EarlyFlow:
-        """The place for ``peer``'s frames for one operation."""
-        self.held_frames += 1
-        if self.held_frames > MAX_EARLY_FRAMES:
-            raise FrameError(f"more than {MAX_EARLY_FRAMES} frames for operations not entered yet")
+    def flow(self, group: int, epoch: int, seq: int, peer: int, overhead_bytes: int) -> EarlyFlow:
+        """The place for ``peer``'s frames for one operation; a frame of it is there."""
+        held = self._frames_of[peer] = self._frames_of.get(peer, 0) + 1
+        if held > MAX_EARLY_FRAMES_OF_PEER:
+            raise FrameError(
+                f"more than {MAX_EARLY_FRAMES_OF_PEER} frames for operations not entered yet"
+            )
         by_peer = self._flows.setdefault((group, epoch, seq), {})
         found = by_peer.get(peer)
         if found is None:
             found = by_peer[peer] = EarlyFlow()
+        found.frames += 1
+        found.overhead_bytes += overhead_bytes
         return found
 
     def keep(self, flow: EarlyFlow, header: list[Any], payload: bytes) -> None:
@@ -62,10 +72,9 @@ class EarlyStore:
         return found
 
     def _forget(self, by_peer: dict[int, EarlyFlow]) -> None:
-        for flow in by_peer.values():
+        for peer, flow in by_peer.items():
             self.held_bytes -= sum(len(payload) for _, payload in flow.segments)
-        if not self._flows:
-            self.held_frames = 0
+            self._frames_of[peer] -= flow.frames
 
     def drop_before(self, epoch: int) -> int:
         """Forget what belongs to epochs before ``epoch``; returns how many operations it was."""

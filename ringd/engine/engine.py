@@ -11,29 +11,26 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Protocol
 
 from ringd.engine import failures
 from ringd.engine.busy_poll import BusyPoll
-from ringd.engine.early import EarlyStore
+from ringd.engine.deadlines import Deadlines
 from ringd.engine.group import Compiled, Compiler, Group
 from ringd.engine.landing import PIECE_BYTES, ScratchPool
 from ringd.engine.link import Link
-from ringd.engine.operation import OnDone, Operation, bin_for
+from ringd.engine.operation import OnDone, Operation
+from ringd.engine.router import Router
 from ringd.errors import (
     CollectiveMismatchError,
     MembershipChangedError,
     RingdError,
     TooManyOperationsError,
-    from_wire,
 )
 from ringd.schedules.select import Thresholds
 from ringd.vocabulary import OpSpec
-from ringd.wire.decoder import Sink
-from ringd.wire.frame import FrameError, Kind
+from ringd.wire.frame import Kind
 
-PROBE_AFTER_S = 0.2
-"""An operation without progress for this long tells its call to the peers it waits on."""
 LINK_GRACE_S = 1.0
 """How long after a broken link the rendezvous may take to say what happened."""
 
@@ -49,6 +46,7 @@ class EngineOptions:
     max_in_flight: int = 1024
     tick_s: float = 0.02
     busy_poll_s: float = 0.0
+    inline_bytes: int = 64 * 1024
 
 
 class Surroundings(Protocol):
@@ -93,21 +91,28 @@ class Engine:
         self.options = options
         self.links: dict[int, Link] = {}
         self.scratch = ScratchPool()
-        self.piece = memoryview(bytearray(min(PIECE_BYTES, options.segment_bytes)))
+        self._pieces: dict[int, memoryview] = {}
         self.world = Group(0, rank, world_size)
-        self.early = EarlyStore()
-        self.dropped_frames = 0
         self.completed = 0
-        self._groups = {self.world.stream: self.world}
+        self.groups = {self.world.stream: self.world}
+        self.router = Router(self)
         self._compiler = Compiler(
             rank, world_size, options.segment_bytes, options.eager_bytes, bring_torch
         )
         self._surroundings = surroundings
         self._waiting_for_link: dict[int, list[Operation]] = {}
         self._clock_ns = clock_ns
-        self._live: dict[Operation, None] = {}
-        self._ticking = False
+        self.live: dict[Operation, None] = {}
+        self._deadlines = Deadlines(self, options.tick_s)
         self._busy_poll = BusyPoll(loop, options.busy_poll_s)
+
+    def piece(self, peer: int) -> memoryview:
+        """Scratch for what is landing from ``peer``: a landing may pause with some of it filled."""
+        found = self._pieces.get(peer)
+        if found is None:
+            size = min(PIECE_BYTES, self.options.segment_bytes)
+            found = self._pieces[peer] = memoryview(bytearray(size))
+        return found
 
     # Requests
 
@@ -132,13 +137,16 @@ class Engine:
         group = self.world
         try:
             compiled = self._compiler.compiled(packed_spec)
-            if len(self._live) >= self.options.max_in_flight:
-                raise TooManyOperationsError(
-                    f"{len(self._live)} operations are in flight, the limit; wait for some first"
-                )
         except (ValueError, TypeError, RingdError) as exc:
             error = exc if isinstance(exc, RingdError) else RingdError(str(exc))
             self.refuse(OpSpec("unknown", "", "", ()), error)
+            on_done(error)
+            return
+        if len(self.live) >= self.options.max_in_flight:
+            # Not posted: it took no place in the order, and may be tried again.
+            error = TooManyOperationsError(
+                f"{len(self.live)} operations are in flight, the limit; wait for some first"
+            )
             on_done(error)
             return
         stopped = self._stopped(group, compiled)
@@ -156,9 +164,9 @@ class Engine:
         op = Operation(self, group, compiled, seq, mem, on_done)
         self._time(op, timeout_s, recv_timeout_s)
         group.ops[seq] = op
-        self._live[op] = None
+        self.live[op] = None
         self._busy_poll.begin()
-        op.start(self.early.take(group.number, group.epoch, seq))
+        op.start(self.router.early.take(group.number, group.epoch, seq))
 
     def _time(self, op: Operation, timeout_s: float, recv_timeout_s: float) -> None:
         op.timeout_s = timeout_s or self.options.timeout_s
@@ -166,9 +174,7 @@ class Engine:
         op.started = self.now()
         op.deadline = op.started + op.timeout_s
         op.started_ns = self._clock_ns()
-        if not self._ticking:
-            self._ticking = True
-            self.loop.call_later(self.options.tick_s, self._tick)
+        self._deadlines.watch()
 
     def _stopped(self, group: Group, compiled: Compiled) -> RingdError | None:
         """Why a call may not begin; a verdict or first cause takes its place in the order."""
@@ -178,7 +184,7 @@ class Engine:
         verdict = group.verdicts.get(seq)
         if verdict is not None:
             group.next_seq = seq + 1
-            self.early.take(group.number, group.epoch, seq)
+            self.router.early.take(group.number, group.epoch, seq)
             return verdict.copy()
         if group.pending is not None:
             first, group.pending = group.pending, None
@@ -213,7 +219,7 @@ class Engine:
             self._void(group, seq, spec, cause)
 
     def _void(self, group: Group, seq: int, spec: OpSpec, cause: RingdError) -> None:
-        self.early.take(group.number, group.epoch, seq)
+        self.router.early.take(group.number, group.epoch, seq)
         error = failures.refused_locally(
             seq=seq, epoch=group.epoch, rank=self.rank, spec=spec, cause=cause
         )
@@ -232,11 +238,11 @@ class Engine:
         )
         self.end_all(changed)
         self.world.begin_epoch(epoch)
-        self.dropped_frames += self.early.drop_before(epoch)
+        self.router.dropped_frames += self.router.early.drop_before(epoch)
 
     def end_all(self, error: RingdError) -> None:
         """Every operation in flight here ends with ``error``."""
-        for op in list(self._live):
+        for op in list(self.live):
             op.end(failures.during(error, op))
 
     def peer_lost(self, rank: int, error: RingdError) -> None:
@@ -250,7 +256,7 @@ class Engine:
         """A rank said goodbye after its calls up to ``next_seq``: later ones can't complete."""
         group = self.world
         group.left[rank] = next_seq
-        for op in list(self._live):
+        for op in list(self.live):
             if op.seq >= next_seq:
                 error = failures.peer_lost(
                     rank,
@@ -283,87 +289,22 @@ class Engine:
         reason = f"{type(error).__name__}: {error}" if error else "end of stream"
         self._surroundings.link_lost(link.peer, reason)
         epoch = self.world.epoch
-        self.loop.call_later(LINK_GRACE_S, self._no_verdict, link.peer, reason, epoch)
+        self.loop.call_later(LINK_GRACE_S, self._no_verdict, link, reason, epoch)
 
-    def _no_verdict(self, peer: int, reason: str, epoch: int) -> None:
+    def _no_verdict(self, link: Link, reason: str, epoch: int) -> None:
+        """The rendezvous has not said what happened: operations that used the link end."""
         group = self.world
-        if group.epoch != epoch or group.broken is not None or peer in self.links:
+        flows = [op.flows.get(link.peer) for op in self.live]
+        if group.epoch != epoch or not any(f is not None and f.link is link for f in flows):
             return
         error = failures.peer_lost(
-            peer, case="its link broke", detail=reason, epoch=epoch, partial=True
+            link.peer, case="its link broke", detail=reason, epoch=epoch, partial=True
         )
-        self.peer_lost(peer, error)
-
-    # Frames
-
-    def on_data(
-        self, link: Link, stream: int, header: Any, size: int, inline: memoryview | None
-    ) -> Sink | None:
-        """A segment came on ``link``."""
-        group, op = self._find(stream, header)
-        if op is not None:
-            flow = op.flows.get(link.peer)
-            if len(header) > 3 and header[3] != op.spec.packed:
-                op.mismatch(link.peer, header[3])
-                return bin_for(size, inline)
-            if flow is None:
-                raise failures.protocol(link.peer, f"data for {op.spec}, where it has none to send")
-            if len(header) > 3:
-                op.bound_deadline(self.now() + header[4] / 1e3)
-            return op.take_data(flow, header, size, inline)
-        if self._is_early(group, header):
-            if size and inline is None:
-                raise FrameError("a large segment came before it was asked for")
-            held = self._early_flow(link, group, header, 3)
-            self.early.keep(held, header[:3], bytes(inline) if inline is not None else b"")
-        else:
-            self._answer_late(link, group, header)
-        return bin_for(size, inline)
-
-    def on_credit(self, link: Link, stream: int, header: Any) -> None:
-        """A peer has room for segments."""
-        group, op = self._find(stream, header)
-        if op is None:
-            if self._is_early(group, header):
-                held = self._early_flow(link, group, header, 3)
-                held.credit = max(held.credit, header[2])
-            else:
-                self._answer_late(link, group, header)
-            return
-        if len(header) > 3 and header[3] != op.spec.packed:
-            op.mismatch(link.peer, header[3])
-            return
-        flow = op.flows.get(link.peer)
-        if flow is None:
-            raise failures.protocol(link.peer, f"credit for {op.spec}, where it receives nothing")
-        if len(header) > 3:
-            op.bound_deadline(self.now() + header[4] / 1e3)
-        op.take_credit(flow, header[2])
-
-    def on_envelope(self, link: Link, stream: int, header: Any) -> None:
-        """A peer entered an operation and says with what call."""
-        group, op = self._find(stream, [*header[:2], 0, *header[2:]])
-        if op is not None:
-            if header[2] != op.spec.packed:
-                op.mismatch(link.peer, header[2])
-            else:
-                op.bound_deadline(self.now() + header[3] / 1e3)
-        elif self._is_early(group, header):
-            self._early_flow(link, group, header, 2)
-        else:
-            self._answer_late(link, group, header)
-
-    def on_abort(self, link: Link, stream: int, header: Any) -> None:
-        """A peer says that an operation ended with an error."""
-        if not isinstance(header, list) or len(header) != 3:
-            raise FrameError("an abort is [epoch, seq, error]")
-        group = self._groups.get(stream)
-        if group is not None:
-            self.abort(group.number, header[0], header[1], from_wire(header[2]))
+        self.peer_lost(link.peer, error)
 
     def abort(self, group_number: int, epoch: int, seq: int, error: RingdError) -> None:
         """An operation of the group ended elsewhere with ``error``: it ends here too."""
-        group = self._groups.get(1 + group_number)
+        group = self.groups.get(1 + group_number)
         if group is None or group.epoch != epoch:
             return
         op = group.ops.get(seq)
@@ -373,46 +314,9 @@ class Engine:
         elif seq >= group.next_seq:
             group.remember(seq, error)
         elif seq not in group.verdicts and isinstance(error, CollectiveMismatchError):
+            # Rooted operations return before they can know; the next call says it.
             group.remember(seq, error)
             group.pending = error
-
-    def _find(self, stream: int, header: Any) -> tuple[Group, Operation | None]:
-        if not isinstance(header, list) or len(header) not in (3, 5):
-            raise FrameError("the header of a frame of an operation has 3 or 5 fields")
-        if type(header[0]) is not int or type(header[1]) is not int or type(header[2]) is not int:
-            raise FrameError("epoch, seq and index are whole numbers")
-        if len(header) == 5 and (type(header[3]) is not bytes or type(header[4]) is not int):
-            raise FrameError("a call and its remaining time were expected")
-        group = self._groups.get(stream)
-        if group is None:
-            raise FrameError(f"there is no group on stream {stream}")
-        if header[0] != group.epoch:
-            return group, None
-        return group, group.ops.get(header[1])
-
-    def _is_early(self, group: Group, header: list[Any]) -> bool:
-        epoch, seq = header[0], header[1]
-        if epoch == group.epoch:
-            return bool(seq >= group.next_seq) and seq not in group.verdicts
-        return bool(epoch > group.epoch)
-
-    def _early_flow(self, link: Link, group: Group, header: list[Any], intro: int) -> Any:
-        epoch, seq = header[0], header[1]
-        if epoch == group.epoch and seq > group.next_seq + 4 * self.options.max_in_flight:
-            raise FrameError(f"operation {seq} is too far ahead of {group.next_seq}")
-        held = self.early.flow(group.number, epoch, seq, link.peer)
-        if len(header) > intro:
-            held.spec = header[intro]
-            held.deadline = self.now() + header[intro + 1] / 1e3
-        return held
-
-    def _answer_late(self, link: Link, group: Group, header: list[Any]) -> None:
-        """A frame for an operation that is over here: say how it ended, if it failed."""
-        self.dropped_frames += 1
-        epoch, seq = header[0], header[1]
-        verdict = group.verdicts.get(seq)
-        if epoch == group.epoch and verdict is not None:
-            link.send_note(Kind.ABORT, group.stream, [epoch, seq, verdict.to_wire()])
 
     # Ending
 
@@ -434,39 +338,7 @@ class Engine:
         """``op`` is over; called by it."""
         op.ended_ns = self._clock_ns()
         op.group.ops.pop(op.seq, None)
-        self._live.pop(op, None)
+        self.live.pop(op, None)
         if error is None:
             self.completed += 1
         self._surroundings.op_ended(op, error)
-
-    def _tick(self) -> None:
-        """Deadlines, silence, and probes of all operations in flight."""
-        if not self._live:
-            self._ticking = False
-            return
-        self.loop.call_later(self.options.tick_s, self._tick)
-        now = self.now()
-        for op in list(self._live):
-            if not op.live:
-                continue
-            if now >= op.deadline:
-                self.fail(op, failures.timed_out(op, elapsed_s=now - op.started, quiet=None))
-            else:
-                self._check_silence(op, now)
-
-    def _check_silence(self, op: Operation, now: float) -> None:
-        quiet = []
-        for flow in op.flows.values():
-            if not flow.owed():
-                continue
-            if flow.recv_payload_bytes + flow.recv_i != flow.seen_bytes:
-                flow.seen_bytes = flow.recv_payload_bytes + flow.recv_i
-                flow.quiet_s = 0.0
-                continue
-            flow.quiet_s += self.options.tick_s
-            if op.recv_timeout_s and flow.quiet_s >= op.recv_timeout_s:
-                quiet.append(flow.peer)
-            elif flow.quiet_s >= PROBE_AFTER_S:
-                op.announce(flow)
-        if quiet:
-            self.fail(op, failures.timed_out(op, elapsed_s=now - op.started, quiet=quiet))

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from ringd.engine.operation import FlowState, Operation
+    from ringd.engine.flow import FlowState
+    from ringd.engine.operation import Operation
     from ringd.schedules.plan import Application, RecvItem
 
 PIECE_BYTES = 256 * 1024
@@ -111,6 +112,7 @@ class CopyLanding(_Landing):
 
     def filled(self, count: int) -> None:
         self._at += count
+        self.flow.recv_payload_bytes += count
 
     def complete(self) -> None:
         op = self.op
@@ -131,7 +133,7 @@ class FoldLanding(_Landing):
         super().__init__(op, flow, item)
         self._app = app
         self._element_bytes = item.size_bytes // item.length
-        self._piece = op.engine.piece
+        self._piece = op.engine.piece(flow.peer)
         self._count = 0  # bytes in the piece
         self._done = 0  # elements folded
         self._size = 0
@@ -145,6 +147,7 @@ class FoldLanding(_Landing):
     def filled(self, count: int) -> None:
         if self._abandoned:
             return
+        self.flow.recv_payload_bytes += count
         self._count += count
         if self._count == self._size:
             self._fold()

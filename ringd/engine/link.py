@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgpack import Packer
 
+from ringd.engine.run_ahead import RunAhead
 from ringd.transport.connection import Connection
 from ringd.wire.decoder import Sink
 from ringd.wire.frame import (
@@ -26,7 +27,8 @@ from ringd.wire.frame import (
 
 if TYPE_CHECKING:
     from ringd.engine.engine import Engine
-    from ringd.engine.operation import FlowState, Operation
+    from ringd.engine.flow import FlowState
+    from ringd.engine.operation import Operation
 
 ACK_EVERY_FRAMES = 64
 ACK_EVERY_BYTES = 4 * 1024 * 1024
@@ -60,6 +62,14 @@ class Link:
         self._ready: deque[FlowState] = deque()
         self._landing: Sink | None = None
         self._ack_now = False
+        self._ahead: dict[int, RunAhead] = {}
+
+    def ahead_of(self, stream: int) -> RunAhead:
+        """How far eager data of a group may run ahead of this peer's calls."""
+        found = self._ahead.get(stream)
+        if found is None:
+            found = self._ahead[stream] = RunAhead()
+        return found
 
     # Sending
 
@@ -163,9 +173,11 @@ class Link:
             if frame_no != self._taken_no + 1:
                 raise FrameError(f"frame {frame_no} follows frame {self._taken_no}")
             self._ack_now = bool(flags & FLAG_ACK_NOW)
-        self.received_bytes += payload_bytes + 48
+        elif kind != _ACK:
+            raise FrameError(f"a frame of kind {kind} needs a number")
+        self.received_bytes += payload_bytes + self.connection.head_bytes
         if kind == _DATA:
-            sink = self.engine.on_data(self, stream, header, payload_bytes, inline)
+            sink = self.engine.router.on_data(self, stream, header, payload_bytes, inline)
             if sink is not None:
                 self._landing = sink
                 self._untold_bytes += payload_bytes
@@ -207,11 +219,11 @@ class Link:
 
     def _on_note(self, kind: int, stream: int, header: Any) -> None:
         if kind == _CREDIT:
-            self.engine.on_credit(self, stream, header)
+            self.engine.router.on_credit(self, stream, header)
         elif kind == _ENVELOPE:
-            self.engine.on_envelope(self, stream, header)
+            self.engine.router.on_envelope(self, stream, header)
         elif kind == _ABORT:
-            self.engine.on_abort(self, stream, header)
+            self.engine.router.on_abort(self, stream, header)
         elif kind == _GOODBYE:
             self.said_goodbye = True
         else:

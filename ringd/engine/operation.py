@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from ringd.engine import failures
+from ringd.engine.flow import FlowState
 from ringd.engine.landing import Bin, CopyLanding, FoldLanding, Parked
 from ringd.errors import RingdError
-from ringd.schedules.plan import Application, Flow, Plan, RecvItem
+from ringd.schedules.plan import Application, Plan, RecvItem
 from ringd.vocabulary import OpSpec
 from ringd.wire.decoder import Sink
 from ringd.wire.frame import Kind
@@ -32,67 +33,6 @@ if TYPE_CHECKING:
 OnDone = Callable[[RingdError | None], None]
 COPY_BYTES = 16 * 1024
 """A segment up to this size is copied when sent, so that nobody waits for its acknowledgement."""
-
-
-class FlowState:
-    """Cursors of one peer's flow."""
-
-    __slots__ = (
-        "credit",
-        "eager",
-        "flow",
-        "granted",
-        "held",
-        "introduced",
-        "link",
-        "n_sends",
-        "op",
-        "peer",
-        "queued",
-        "quiet_s",
-        "recv_i",
-        "recv_overhead_bytes",
-        "recv_payload_bytes",
-        "seen_bytes",
-        "send_i",
-        "sends",
-        "sent_overhead_bytes",
-        "sent_payload_bytes",
-        "stream",
-    )
-
-    def __init__(self, op: Operation, flow: Flow, stream: int) -> None:
-        self.op = op
-        self.flow = flow
-        self.peer = flow.peer
-        self.stream = stream
-        self.link: Link | None = None
-        self.sends = flow.sends
-        self.n_sends = len(flow.sends)
-        self.send_i = 0
-        self.recv_i = 0
-        self.credit = self.n_sends if flow.send_eager else 0
-        self.granted = 0
-        self.eager = flow.send_eager
-        self.introduced = False
-        self.held = False
-        self.queued = False
-        self.quiet_s = 0.0
-        self.seen_bytes = 0
-        self.sent_payload_bytes = self.sent_overhead_bytes = 0
-        self.recv_payload_bytes = self.recv_overhead_bytes = 0
-
-    def can_send(self) -> bool:
-        """The next segment is there, and the peer has room for it."""
-        at = self.send_i
-        if at >= self.credit or at >= self.n_sends:
-            return False
-        item = self.sends[at]
-        return self.op.version[item.cell] >= item.needs
-
-    def owed(self) -> bool:
-        """The peer still has to send us something."""
-        return self.recv_i < len(self.flow.recvs)
 
 
 class Operation:
@@ -211,6 +151,11 @@ class Operation:
         flow.link = link
         if not flow.flow.recv_eager:
             self._grant(flow, link)
+        if flow.eager and flow.n_sends:
+            ahead = link.ahead_of(flow.stream)
+            if not ahead.allows(self.epoch, self.seq, flow.flow.send_bytes):
+                flow.eager = False  # until the peer, which hears of us now, gives credit
+                flow.credit = 0
         if flow.can_send():
             link.enqueue(flow)
         elif not flow.eager and not flow.introduced:
@@ -240,6 +185,15 @@ class Operation:
         if not flow.introduced:
             header += self._introduction(flow)
         flow.sent_overhead_bytes += link.send_note(Kind.CREDIT, flow.stream, header)
+
+    def grant_asked(self, flow: FlowState) -> None:
+        """The peer announced itself; if its data is eager it holds it back, so ask for it."""
+        if flow.flow.recv_eager and flow.flow.recvs and not flow.granted and flow.link is not None:
+            flow.granted = len(flow.flow.recvs)
+            header: list[Any] = [self.epoch, self.seq, flow.granted]
+            if not flow.introduced:
+                header += self._introduction(flow)
+            flow.sent_overhead_bytes += flow.link.send_note(Kind.CREDIT, flow.stream, header)
 
     def _allowance(self, flow: FlowState) -> int:
         recvs = flow.flow.recvs
@@ -302,9 +256,8 @@ class Operation:
             )
         item = recvs[index]
         flow.recv_i = index + 1
-        flow.recv_payload_bytes += size
-        flow.recv_overhead_bytes += 48
         if inline is not None or not size:
+            flow.recv_payload_bytes += size
             self._take_inline(flow, item, inline if inline is not None else memoryview(b""))
             return None
         return self._landing(flow, item)
@@ -441,8 +394,11 @@ class Operation:
             flow = self.flows.get(peer)
             if flow is None:
                 continue
+            flow.recv_overhead_bytes += held.overhead_bytes
             if held.credit:
                 self.take_credit(flow, held.credit)
+            if held.asks and self.live:
+                self.grant_asked(flow)
             for header, payload in held.segments:
                 if self.live:
                     self.take_data(flow, header, len(payload), memoryview(payload))

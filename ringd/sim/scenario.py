@@ -116,7 +116,9 @@ def draw_calls(rng: random.Random, n: int) -> list[Call]:
                     collective,
                     "" if collective == "barrier" else rng.choice(DTYPES),
                     rng.choice(list(_REDUCE)) if reducing else "",
-                    () if collective == "barrier" else (rng.choice((0, 1, 2, 5, 77, 1000, 9001)),),
+                    ()
+                    if collective == "barrier"
+                    else (rng.choice((0, 1, 2, 5, 77, 1000, 9001, 30_011)),),
                     root=rng.randrange(n) if collective == "broadcast" else -1,
                     algorithm=rng.choice(ALGORITHMS[collective]),
                 ),
@@ -150,6 +152,7 @@ class Scenario:
         options = EngineOptions(
             segment_bytes=rng.choice((64, 1024, 16 * 1024)),
             eager_bytes=rng.choice((0, 256, 4096)),
+            inline_bytes=rng.choice((4096, 64 * 1024)),
         )
         self.cluster = Cluster(self.network, self.n, rng, options)
 

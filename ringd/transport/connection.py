@@ -35,6 +35,11 @@ class Connection:
         self.send: Callable[[Sequence[Buffer], int], None] = channel.send
         channel.attach(self)
 
+    @property
+    def head_bytes(self) -> int:
+        """Preamble and header of the frame that is being handed over."""
+        return self._decoder.head_bytes
+
     def hand_over(self, handler: ConnectionHandler, limits: Limits) -> None:
         """From the next frame on, ``handler`` takes the frames."""
         self.handler = handler

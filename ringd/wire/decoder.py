@@ -20,8 +20,6 @@ from ringd.wire.frame import (
 )
 
 STAGING_BYTES = 96 * 1024
-INLINE_BYTES = 64 * 1024
-"""Payloads up to this size are handed over from the staging buffer; larger ones need a sink."""
 PEEK_BYTES = 64
 """In a run of large frames: how much is read ahead, so that payload does not land in staging."""
 
@@ -71,6 +69,8 @@ class FrameDecoder:
     def __init__(self, handler: FrameHandler, limits: Limits) -> None:
         self.handler = handler
         self.limits = limits
+        self.head_bytes = 0
+        """Of the frame that is being handed over: preamble and header."""
         self._staging = bytearray(STAGING_BYTES)
         self._view = memoryview(self._staging)
         self._start = 0  # first byte in staging that was not taken
@@ -148,7 +148,7 @@ class FrameDecoder:
             if have < body:
                 self._expect(body)
                 return
-            self._bulk = payload_bytes > INLINE_BYTES
+            self._bulk = payload_bytes > self.limits.inline_bytes
             whole = body + payload_bytes
             inline = None
             if payload_bytes and not self._bulk:
@@ -158,6 +158,7 @@ class FrameDecoder:
                 inline = view[start + body : start + whole]
             header = unpack_header(view[start + PREAMBLE_BYTES : start + body])
             self._start = start + (whole if inline is not None else body)
+            self.head_bytes = body
             sink = self.handler.on_frame(
                 kind, flags, stream, frame_no, ack, header, payload_bytes, inline
             )

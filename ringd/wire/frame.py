@@ -78,6 +78,8 @@ class Limits:
 
     header_bytes: int = 64 * 1024
     payload_bytes: int = 16 * 1024 * 1024
+    inline_bytes: int = 64 * 1024
+    """Payloads up to this size are handed over from the staging buffer; larger ones need a sink."""
 
     @classmethod
     def for_handshake(cls) -> Limits:

@@ -15,7 +15,7 @@ Daemon to client::
     [WELCOME, {...}]                                 all trainers are attached
     [REFUSED, error]
     [DONE, request, error | None]                    the region is the client's again
-    [STATUS_REPLY, request, status | error]
+    [STATUS_REPLY, request, status]             {"error", "self"} without a rendezvous
     [BYE]                                            the daemon ends
 
 ``spec`` is :attr:`OpSpec.packed`; ``segment`` and ``offset`` say where the working region

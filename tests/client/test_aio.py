@@ -33,13 +33,6 @@ from ringd_client import AsyncCommunicator, Communicator
 from tests.client.stub_daemon import StubDaemon
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
-def event_loop_policy(request: pytest.FixtureRequest) -> Any:
-    return (
-        asyncio.DefaultEventLoopPolicy() if request.param == "asyncio" else uvloop.EventLoopPolicy()
-    )
-
-
 @pytest.fixture
 async def acomm(daemon: StubDaemon) -> AsyncIterator[AsyncCommunicator]:
     async with await ringd_client.connect_async(socket=daemon.path, timeout_s=5) as communicator:
@@ -151,7 +144,7 @@ async def test_beyond_the_bound_nothing_is_posted(
     with pytest.raises(TooManyOperationsError):
         acomm.barrier()
     await eventually(lambda: len(daemon.held) == 1024)
-    daemon.release()
+    await asyncio.to_thread(daemon.release)
     await asyncio.gather(*handles)
 
 
@@ -269,6 +262,22 @@ def test_a_loop_that_ends_without_closing_says_goodbye_at_exit(daemon: StubDaemo
     acomm.leave_at_exit("closed", "")
     assert daemon.gone.wait(2)
     assert daemon.goodbye is not None
+
+
+def test_it_runs_on_uvloop(daemon: StubDaemon) -> None:
+    async def program() -> None:
+        async with await ringd_client.connect_async(socket=daemon.path) as acomm:
+            tensors = [torch.ones(n) for n in (3, 1 << 19)]
+            await asyncio.gather(*(acomm.all_reduce(t) for t in tensors))
+            assert all((t == 3).all() for t in tensors)
+            daemon.script = lambda s: "mute"
+            error = await failure_of(acomm.barrier(timeout_s=0.05))
+            assert isinstance(error, DaemonLostError)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(program())
+    assert daemon.gone.wait(2)
+    assert daemon.goodbye == {"how": "closed", "detail": ""}
 
 
 async def test_shared_memory_and_its_cap(daemon: StubDaemon) -> None:

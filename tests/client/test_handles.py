@@ -107,6 +107,24 @@ def test_a_dropped_handle_is_served_while_another_thread_waits_for_long(
     waiting.join(5)
 
 
+def test_the_progress_thread_sleeps_when_there_is_nothing_to_do(
+    comm: Communicator,
+) -> None:
+    comm.barrier_async().wait()
+    progress = comm._connection._progress
+    eventually(lambda: progress._parked)
+    time.sleep(0.02)
+    assert progress._parked
+    tensor = torch.ones(3)
+    comm.all_reduce_async(tensor)
+    eventually(lambda: tensor.tolist() == [3, 3, 3])
+
+
+def test_synchronous_calls_start_no_thread(comm: Communicator) -> None:
+    comm.all_reduce(torch.ones(3))
+    assert comm._connection._progress._thread is None
+
+
 def test_operations_may_end_in_any_order(comm: Communicator, daemon: StubDaemon) -> None:
     daemon.script = hold
     tensors = [torch.full((5,), float(n)) for n in range(20)]

@@ -110,6 +110,15 @@ def test_inference_tensors_inside_and_outside_of_their_mode(
     assert tensor.is_inference()
 
 
+def test_all_gather_in_inference_mode(comm: Communicator) -> None:
+    parameter = torch.nn.Parameter(torch.tensor([[1.0, 2.0]]))
+    with torch.inference_mode():
+        output = torch.zeros(3, 2)
+        comm.all_gather(output, parameter)
+        comm.all_gather_async(output.t().contiguous().t(), parameter.t()).wait()
+    assert output.tolist() == [[0, 1], [1, 2], [2, 3]]
+
+
 def test_results_that_autograd_is_tracking_stay_as_they_are(comm: Communicator) -> None:
     weight = torch.ones(3, requires_grad=True)
     value = weight * 2

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringd.wire.decoder import INLINE_BYTES, STAGING_BYTES, FrameDecoder, Sink
+from ringd.wire.decoder import STAGING_BYTES, FrameDecoder, Sink
 from ringd.wire.frame import PREAMBLE, FrameError, Kind, Limits, encode
 
+INLINE_BYTES = Limits().inline_bytes
 Seen = tuple[int, int, int, int, int, Any, bytes]
 
 

@@ -87,12 +87,15 @@ def tolerance(case: Case, world_size: int) -> float:
 
 
 def max_error(result: torch.Tensor, expected: torch.Tensor, relative_to: torch.Tensor) -> float:
-    """The largest error relative to ``relative_to``; 0.0 only if all values are equal."""
+    """The largest error relative to ``relative_to``.
+
+    0.0 only if all values are equal, and not finite if one of them is no number.
+    """
     if torch.equal(result, expected):
         return 0.0
     off = (result.to(torch.float64) - expected.to(torch.float64)).abs()
     worst = float((off / relative_to.clamp(min=torch.finfo(torch.float64).tiny)).max())
-    return worst if worst > 0 else math.ulp(0.0)
+    return worst if worst != 0 else math.ulp(0.0)
 
 
 def digest(tensor: torch.Tensor) -> str:

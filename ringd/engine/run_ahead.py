@@ -1,0 +1,45 @@
+"""How far eager data to one peer may run ahead of that peer's calls: a bound on what it must park.
+
+Calls are entered in order, so a peer's first frame for an operation shows that it entered all
+earlier ones too, and frees the allowance that they took. Beyond the bound an operation's eager
+data waits until the peer, asked by an envelope, gives credit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+RUN_AHEAD_BYTES = 4 * 1024 * 1024
+
+
+class RunAhead:
+    """The allowance of one peer in one group."""
+
+    __slots__ = ("_entered", "_limit_bytes", "_parked", "parked_bytes")
+
+    def __init__(self, limit_bytes: int = RUN_AHEAD_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._entered = (0, -1)  # the latest (epoch, seq) that the peer has shown to have entered
+        self._parked: deque[tuple[tuple[int, int], int]] = deque()
+        self.parked_bytes = 0
+
+    def allows(self, epoch: int, seq: int, size_bytes: int) -> bool:
+        """Whether eager data may go now; if so it is counted until the peer enters."""
+        at = (epoch, seq)
+        if at <= self._entered:
+            return True
+        if self.parked_bytes and self.parked_bytes + size_bytes > self._limit_bytes:
+            return False
+        self.parked_bytes += size_bytes
+        self._parked.append((at, size_bytes))
+        return True
+
+    def peer_entered(self, epoch: int, seq: int) -> None:
+        """A frame of the peer's for this operation came."""
+        at = (epoch, seq)
+        if at <= self._entered:
+            return
+        self._entered = at
+        parked = self._parked
+        while parked and parked[0][0] <= at:
+            self.parked_bytes -= parked.popleft()[1]
