@@ -27,10 +27,11 @@ from ringd.sim.weather import Climate, SeededWeather
 from ringd.transport.memory import MemoryNetwork
 from ringd.vocabulary import ALGORITHMS, OpSpec
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 90.0
 SLACK_S = 0.25
 MAX_DELAY_S = 0.5
 FAULTS = ("none", "none", "crash", "silence", "trainer dies", "stall", "delay", "late", "resume")
+COUNTS = (0, 1, 2, 5, 77, 1000, 9001, 30_011)
 DTYPES = ("float32", "float64", "int32", "int64", "float16")
 EXPECTED_ERRORS = (PeerLostError, CollectiveTimeoutError, MembershipChangedError)
 
@@ -116,9 +117,7 @@ def draw_calls(rng: random.Random, n: int) -> list[Call]:
                     collective,
                     "" if collective == "barrier" else rng.choice(DTYPES),
                     rng.choice(list(_REDUCE)) if reducing else "",
-                    ()
-                    if collective == "barrier"
-                    else (rng.choice((0, 1, 2, 5, 77, 1000, 9001, 30_011)),),
+                    () if collective == "barrier" else (rng.choice(COUNTS),),
                     root=rng.randrange(n) if collective == "broadcast" else -1,
                     algorithm=rng.choice(ALGORITHMS[collective]),
                 ),
@@ -145,7 +144,7 @@ class Scenario:
         self.network = MemoryNetwork(
             self.loop,
             _livable_weather(rng),
-            pipe_bytes=rng.choice((1024, 16 * 1024, 256 * 1024)),
+            pipe_bytes=rng.choice((4 * 1024, 16 * 1024, 256 * 1024)),
             trace=[],
         )
         self.loop.diagnose.append(self.network.describe)

@@ -42,7 +42,7 @@ def our_threads() -> list[str]:
 def _nothing_leaks() -> Iterator[None]:
     before = open_fds()
     yield
-    deadline = time.monotonic() + 2
+    deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
         leaked = {fd: n for fd, n in open_fds().items() if before.get(fd) != n}
         leaked = {fd: n for fd, n in leaked.items() if "socket" in n or "memfd" in n}
@@ -83,7 +83,7 @@ def comm(daemon: StubDaemon) -> Iterator[Communicator]:
         yield communicator
 
 
-def eventually(condition: Callable[[], object], within_s: float = 3.0) -> None:
+def eventually(condition: Callable[[], object], within_s: float = 10.0) -> None:
     """Wait for a condition that another thread will make true."""
     deadline = time.monotonic() + within_s
     while not condition():

@@ -39,7 +39,7 @@ async def acomm(daemon: StubDaemon) -> AsyncIterator[AsyncCommunicator]:
         yield communicator
 
 
-async def eventually(condition: Callable[[], object], within_s: float = 3.0) -> None:
+async def eventually(condition: Callable[[], object], within_s: float = 10.0) -> None:
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
@@ -176,9 +176,9 @@ async def test_a_silent_daemon_is_given_up_by_the_loops_clock(
     tensor = torch.ones(3)
     error = await failure_of(acomm.all_reduce(tensor, timeout_s=0.05))
     assert isinstance(error, DaemonLostError)
-    assert 0.3 <= time.monotonic() - began < 1
+    assert 0.3 <= time.monotonic() - began < 5
     assert isinstance(await failure_of(late), DaemonLostError)
-    assert 0.75 <= time.monotonic() - began < 2
+    assert 0.75 <= time.monotonic() - began < 5
     daemon.script = lambda s: None
     daemon.release()
     await acomm.barrier()
@@ -228,7 +228,7 @@ async def test_closing_waits_and_says_goodbye(daemon: StubDaemon) -> None:
     await acomm.close()
     assert (tensor == 3).all()
     await acomm.close()
-    assert daemon.gone.wait(2)
+    assert daemon.gone.wait(10)
     assert daemon.goodbye == {"how": "closed", "detail": ""}
     with pytest.raises(CommunicatorClosedError):
         acomm.barrier()
@@ -246,7 +246,7 @@ async def test_leaving_by_an_exception_waits_for_nothing(daemon: StubDaemon) -> 
     with pytest.raises(ValueError, match="bad data"):
         await program()
     assert isinstance(await failure_of(handles[0]), CommunicatorClosedError)
-    assert daemon.gone.wait(2)
+    assert daemon.gone.wait(10)
     assert daemon.goodbye is not None
     assert daemon.goodbye["how"] == "raised"
     assert daemon.goodbye["detail"].startswith("ValueError: bad data (test_aio.py:")
@@ -260,7 +260,7 @@ def test_a_loop_that_ends_without_closing_says_goodbye_at_exit(daemon: StubDaemo
 
     acomm = asyncio.run(program())
     acomm.leave_at_exit("closed", "")
-    assert daemon.gone.wait(2)
+    assert daemon.gone.wait(10)
     assert daemon.goodbye is not None
 
 
@@ -276,7 +276,7 @@ def test_it_runs_on_uvloop(daemon: StubDaemon) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(program())
-    assert daemon.gone.wait(2)
+    assert daemon.gone.wait(10)
     assert daemon.goodbye == {"how": "closed", "detail": ""}
 
 

@@ -93,7 +93,7 @@ def test_a_daemon_that_never_answers_is_left_at_the_deadline(
     began = time.monotonic()
     with pytest.raises(RendezvousError, match=r"within 0\.2 s"):
         connect(socket=daemon.path, timeout_s=0.2)
-    assert 0.45 <= time.monotonic() - began < 2
+    assert 0.45 <= time.monotonic() - began < 5
 
 
 @both
@@ -132,7 +132,7 @@ def test_another_kind_of_socket_is_refused_at_once(connect: Connect, tmp_path: P
         began = time.monotonic()
         with pytest.raises(DaemonLostError, match="no daemon listens"):
             connect(socket=path)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 4
 
 
 @both

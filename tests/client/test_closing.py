@@ -29,9 +29,9 @@ def test_closing_says_goodbye_and_may_be_repeated(daemon: StubDaemon) -> None:
     comm.all_reduce(torch.ones(3))
     began = time.monotonic()
     comm.close()
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 2
     comm.close()
-    assert daemon.gone.wait(2)
+    assert daemon.gone.wait(10)
     assert daemon.goodbye == {"how": "closed", "detail": ""}
     assert daemon.log[-1][0] == ipc.GOODBYE
     assert comm.closed
@@ -73,7 +73,7 @@ def test_closing_waits_no_longer_than_the_deadlines(daemon: StubDaemon) -> None:
     handle = comm.all_reduce_async(torch.ones(3), timeout_s=0.1)
     began = time.monotonic()
     comm.close()
-    assert 0.3 < time.monotonic() - began < 2
+    assert 0.3 < time.monotonic() - began < 5
     assert handle.done()
 
 
@@ -91,8 +91,8 @@ def test_an_exception_in_the_with_block_is_told_and_nothing_is_waited_for(
     began = time.monotonic()
     with pytest.raises(ZeroDivisionError):
         program()
-    assert time.monotonic() - began < 2
-    assert daemon.gone.wait(2)
+    assert time.monotonic() - began < 5
+    assert daemon.gone.wait(10)
     assert daemon.goodbye is not None
     assert daemon.goodbye["how"] == "raised"
     detail = daemon.goodbye["detail"]
@@ -121,7 +121,7 @@ def test_a_waiting_thread_ends_when_another_leaves_by_an_exception(daemon: StubD
     threads: list[threading.Thread] = []
     with pytest.raises(KeyError):
         program()
-    threads[0].join(5)
+    threads[0].join(15)
     assert len(errors) == 1
 
 
@@ -139,7 +139,7 @@ def test_a_daemon_that_keeps_the_connection_does_not_hinder_closing(daemon: Stub
         comm.barrier(timeout_s=0.01)
     began = time.monotonic()
     comm.close()
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 5
 
 
 def raised(make: Callable[[], object]) -> BaseException:
@@ -191,7 +191,7 @@ def test_a_program_that_forgets_to_close_says_goodbye_at_exit(daemon: StubDaemon
         """,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert daemon.gone.wait(2)
+    assert daemon.gone.wait(10)
     assert daemon.goodbye == {"how": "closed", "detail": ""}
 
 
@@ -206,7 +206,7 @@ def test_a_program_that_ends_by_an_exception_says_so_at_exit(daemon: StubDaemon)
         """,
     )
     assert done.returncode == 1
-    assert daemon.gone.wait(2)
+    assert daemon.gone.wait(10)
     assert daemon.goodbye == {"how": "raised", "detail": "ValueError: bad data (<string>:6)"}
 
 
@@ -214,7 +214,7 @@ def test_a_program_that_is_killed_says_nothing(daemon: StubDaemon) -> None:
     run_program(
         daemon, "import os, ringd_client; comm = ringd_client.connect(); os.kill(os.getpid(), 9)"
     )
-    assert daemon.gone.wait(2)
+    assert daemon.gone.wait(10)
     assert daemon.ended_without_goodbye
 
 
@@ -274,4 +274,4 @@ def test_a_child_that_is_forked_while_others_work_is_not_stuck(comm: Communicato
     finally:
         stop.set()
         for thread in threads:
-            thread.join(5)
+            thread.join(15)

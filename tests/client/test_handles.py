@@ -63,7 +63,7 @@ def test_a_wait_that_expires_leaves_the_operation_running(
         began = time.monotonic()
         with pytest.raises(CollectiveTimeoutError, match="the operation goes on"):
             handle.wait(timeout_s)
-        assert timeout_s <= time.monotonic() - began < timeout_s + 0.5
+        assert timeout_s <= time.monotonic() - began < timeout_s + 4
     assert not handle.done()
     assert tensor.tolist() == [1, 1, 1]
     assert comm._arena.used_bytes > 0
@@ -104,7 +104,7 @@ def test_a_dropped_handle_is_served_while_another_thread_waits_for_long(
     comm.all_reduce_async(tensor)
     eventually(lambda: tensor.tolist() == [3, 3, 3])
     daemon.release()
-    waiting.join(5)
+    waiting.join(15)
 
 
 def test_the_progress_thread_sleeps_when_there_is_nothing_to_do(
@@ -169,7 +169,7 @@ def test_one_handle_may_be_waited_for_by_many_threads(
     time.sleep(0.02)
     daemon.release()
     for thread in threads:
-        thread.join(5)
+        thread.join(15)
     assert len(results) == 8
     assert tensor.tolist() == [3, 3, 3]
 

@@ -69,7 +69,7 @@ def test_a_thread_whose_operation_is_late_leads_for_the_others(
     at_once(4, lambda n: [comm.all_reduce(torch.ones(3)) for _ in range(20)])
     assert leader.is_alive()
     daemon.release()
-    leader.join(5)
+    leader.join(15)
     assert slow.tolist() == [3.0] * 9
 
 
@@ -83,7 +83,7 @@ def test_when_the_leader_leaves_a_follower_reads_on(comm: Communicator, daemon: 
     eventually(lambda: len(daemon.held) == 3)
     for thread in waiting:
         daemon.answer(daemon.held.pop(0))
-        thread.join(5)
+        thread.join(15)
         assert not thread.is_alive()
 
 
@@ -100,7 +100,7 @@ def test_a_follower_whose_wait_expires_leaves_the_others_alone(
     eventually(lambda: len(daemon.held) == 2)
     daemon.release()
     second.wait(5)
-    leader.join(5)
+    leader.join(15)
 
 
 def test_refused_and_good_calls_mix(comm: Communicator, daemon: StubDaemon) -> None:

@@ -1,0 +1,74 @@
+"""Calls by description, so that a test can let ranks make different ones, or wrong ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.processes.programs.basics import outcome
+from tests.processes.trainer import Stage
+
+Call = dict[str, Any]
+
+
+def tensor_of(call: Call, comm: Any) -> Any:
+    """The call's tensor: as ``tensor`` says, or of ``shape`` and ``dtype`` with known values."""
+    kind = call.get("tensor", "array")
+    shape, dtype = call.get("shape", [5]), call.get("dtype", "float32")
+    if kind == "list":
+        return [1.0, 2.0]
+    if kind == "none":
+        return None
+    if kind == "overlapping":
+        return np.lib.stride_tricks.as_strided(np.zeros(3), (3, 4), (8, 0))
+    if kind == "arena":
+        array = comm.empty(shape, dtype, like="numpy")
+        array[...] = 1 + comm.rank
+        return array
+    array = np.full(shape, 1 + comm.rank).astype(dtype)
+    if kind == "read-only":
+        array.flags.writeable = False
+    return array
+
+
+def make(comm: Any, call: Call, tensor: Any) -> Any:
+    """Make the call; as JSON what it wrote."""
+    collective = call.get("collective", "all_reduce")
+    options = {
+        name: call[name]
+        for name in ("algorithm", "deterministic", "timeout_s", "recv_timeout_ms", "preserve_input")
+        if name in call
+    }
+    if collective == "barrier":
+        comm.barrier(**options)
+        return None
+    if collective == "broadcast":
+        return comm.broadcast(tensor, call.get("root", 0), **options).tolist()
+    if collective == "all_gather":
+        output = np.zeros((comm.world_size, *tensor.shape), tensor.dtype)
+        return comm.all_gather(output, tensor, **options).tolist()
+    if collective == "reduce_scatter":
+        whole = np.tile(tensor, (comm.world_size, *[1] * tensor.ndim))
+        return comm.reduce_scatter(tensor, whole, call.get("op", "sum"), **options).tolist()
+    return comm.all_reduce(tensor, call.get("op", "sum"), **options).tolist()
+
+
+def each_its_own(stage: Stage, calls: list[Call]) -> dict[str, Any]:
+    """``calls[rank]``, then an ordinary sum; how both ended, and whether the input is as before."""
+    comm = stage.comm
+    call = calls[comm.rank]
+    tensor = tensor_of(call, comm)
+    before = np.array(tensor).copy() if tensor is not None else None
+    first = outcome(lambda: make(comm, call, tensor))
+    if before is not None:
+        first["untouched"] = bool(np.array_equal(before, np.array(tensor)))
+    following = outcome(lambda: make(comm, {"shape": [3]}, tensor_of({"shape": [3]}, comm)))
+    status = comm.status()
+    return {"first": first, "next": following, "seq": status["next_seq"]}
+
+
+def sequence(stage: Stage, calls: list[Call]) -> list[dict[str, Any]]:
+    """One call after another, whatever comes of them."""
+    comm = stage.comm
+    return [outcome(lambda call=call: make(comm, call, tensor_of(call, comm))) for call in calls]

@@ -1,0 +1,136 @@
+"""Ranks that call different things, and calls that are refused on one rank."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.processes.harness import WIDER, Daemons
+from tests.processes.programs import calls
+
+Standing = Callable[[int], Daemons]
+Result = dict[str, Any]
+
+
+def the_next_call_works(results: list[Result]) -> None:
+    n = len(results)
+    total = float(sum(range(1, n + 1)))
+    for rank, result in enumerate(results):
+        assert result["next"]["error"] is None, f"rank {rank}: {result['next']}"
+        assert result["next"]["value"] == [total] * 3, f"rank {rank}"
+    assert len({result["seq"] for result in results}) == 1
+
+
+def all_mismatch(results: list[Result]) -> None:
+    for rank, result in enumerate(results):
+        first = result["first"]
+        assert first["error"] == "CollectiveMismatchError", f"rank {rank}: {first}"
+        assert first["retry"] == "same_epoch"
+        assert first["took_s"] < 1.0 * WIDER
+        assert first["untouched"], f"rank {rank}"
+
+
+@pytest.mark.parametrize(
+    ("one", "others"), [([10], [12]), ([409600], [409598]), ([3, 4], [4, 3]), ([1, 12], [12])]
+)
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_m1_different_shapes_raise_on_all_ranks_and_say_both(
+    standing: Standing, one: list[int], others: list[int], odd: int
+) -> None:
+    by_rank = [{"shape": one if rank == odd else others} for rank in range(3)]
+    results = standing(3).do(calls.each_its_own, calls=by_rank)
+    all_mismatch(results)
+    for result in results:
+        text = result["first"]["text"]
+        for shape in (one, others):
+            assert f"dtype=float32 shape={tuple(shape)}" in text
+        assert re.search(r"operation \d+ differs", text)
+        assert f"rank {odd} called all_reduce op=sum" in text
+        assert odd in result["first"]["fields"]["ranks"]
+        assert result["first"]["fields"]["op"] == "all_reduce"
+    the_next_call_works(results)
+
+
+@pytest.mark.parametrize(
+    ("usual", "odd"),
+    [
+        ({"shape": [25]}, {"collective": "broadcast", "shape": [1], "dtype": "int64"}),
+        ({"shape": [5]}, {"shape": [5], "op": "max"}),
+        ({"collective": "broadcast", "root": 0}, {"collective": "broadcast", "root": 1}),
+        ({"collective": "all_gather"}, {"collective": "barrier"}),
+        ({"dtype": "float32"}, {"dtype": "int32"}),
+        ({"algorithm": "ring"}, {"algorithm": "direct"}),
+        ({}, {"deterministic": True}),
+        ({"shape": [300_000]}, {"shape": [300_000], "algorithm": "tree"}),
+        ({"collective": "reduce_scatter", "shape": [7]}, {"shape": [21]}),
+    ],
+)
+def test_different_calls_raise_on_both_ranks_and_say_both(
+    standing: Standing, usual: calls.Call, odd: calls.Call
+) -> None:
+    results = standing(2).do(calls.each_its_own, calls=[usual, odd])
+    both_raised = all(result["first"]["error"] for result in results)
+    rooted = "broadcast" in (usual.get("collective"), odd.get("collective"))
+    if rooted and not both_raised:
+        # The root may have returned before it could know; then its next call raises.
+        raised = [r["first"]["error"] or r["next"]["error"] for r in results]
+        assert raised == ["CollectiveMismatchError"] * 2
+        return
+    all_mismatch(results)
+    the_next_call_works(results)
+
+
+REFUSED = {
+    "a dtype ringd has not": ({"dtype": "bool"}, "TypeError"),
+    "a complex dtype": ({"dtype": "complex64"}, "TypeError"),
+    "an unknown reduction": ({"op": "median"}, "ValueError"),
+    "an average of whole numbers": ({"op": "avg", "dtype": "int32"}, "TypeError"),
+    "no tensor": ({"tensor": "list"}, "TypeError"),
+    "nothing": ({"tensor": "none"}, "TypeError"),
+    "a read-only output": ({"tensor": "read-only"}, "ValueError"),
+    "an output that overlaps itself": ({"tensor": "overlapping"}, "ValueError"),
+    "a root that is no rank": ({"collective": "broadcast", "root": 7}, "ValueError"),
+    "an unknown algorithm": ({"algorithm": "rign"}, "ValueError"),
+    "deterministic by a ring": ({"algorithm": "ring", "deterministic": True}, "ValueError"),
+    "a timeout below zero": ({"timeout_s": -1.0}, "ValueError"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_call_refused_on_one_rank_raises_on_its_peers_instead_of_leaving_them_waiting(
+    standing: Standing, what: str
+) -> None:
+    bad, kind = REFUSED[what]
+    usual = {"collective": bad.get("collective", "all_reduce")}
+    results = standing(3).do(calls.each_its_own, calls=[usual, bad, usual])
+    refused = results[1]["first"]
+    assert kind in refused["is"], refused
+    assert "RingdError" in refused["is"]
+    assert refused["retry"] == "same_epoch"
+    the_next_call_works(results) if usual["collective"] == "all_reduce" else None
+    for rank in (0, 2):
+        first = results[rank]["first"]
+        if usual["collective"] == "broadcast" and rank == 0:
+            continue  # the root need not wait for anybody
+        assert first["error"] == "CollectiveMismatchError", first
+        assert first["fields"]["ranks"] == [1]
+        assert "rank 1" in first["text"]
+        assert first["took_s"] < 1.0 * WIDER
+        assert first["untouched"]
+
+
+def test_calls_in_another_order_raise_on_all_ranks_and_then_fall_in_step(
+    standing: Standing,
+) -> None:
+    barrier, total = {"collective": "barrier"}, {"shape": [3]}
+    group = standing(3)
+    for rank in range(3):
+        order = [barrier, total] if rank == 2 else [total, barrier]
+        group.trainer(rank).start(calls.sequence, calls=[*order, total])
+    for told in group.results():
+        errors = [call["error"] for call in told]
+        assert errors == ["CollectiveMismatchError"] * 2 + [None]
+        assert told[2]["value"] == [6.0] * 3
