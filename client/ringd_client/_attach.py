@@ -11,10 +11,12 @@ from typing import Any, Final
 
 from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdError, from_wire
 from ringd.wire import ipc
-from ringd_client._core import GRACE_S
+from ringd_client._core import GRACE_S, MAX_IN_FLIGHT
 from ringd_client._transport import Transport, dial
 
-DIAL_S: Final = 5.0
+DEFAULT_TIMEOUT_S: Final = 300.0
+"""Of a call, where neither the call nor the daemon's settings say another."""
+DIAL_S: Final = 15.0
 """How long a daemon may take to begin to listen; it is started at the same time as we are."""
 DIAL_EVERY_S: Final = 0.02
 _NOT_YET = (FileNotFoundError, ConnectionRefusedError, BlockingIOError)
@@ -28,11 +30,29 @@ def is_positive(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Which place in which group the daemon gave us."""
+    """Which place in which group the daemon gave us, and its settings for our calls.
+
+    ``arena_limit_bytes`` 0: not set.
+    """
 
     rank: int
     world_size: int
     epoch: int
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    max_in_flight: int = MAX_IN_FLIGHT
+    arena_limit_bytes: int = 0
+
+    @classmethod
+    def of(cls, welcome: dict[str, Any]) -> Membership:
+        """From the body of a WELCOME; settings that it lacks have their defaults."""
+        return cls(
+            welcome["rank"],
+            welcome["world_size"],
+            welcome["epoch"],
+            float(welcome.get("timeout_s") or DEFAULT_TIMEOUT_S),
+            int(welcome.get("max_in_flight") or MAX_IN_FLIGHT),
+            int(welcome.get("arena_limit_bytes") or 0),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +169,7 @@ def _membership(answer: bytes | memoryview, path: str) -> Membership:
     try:
         kind, body = ipc.unpack(answer)[:2]
         if kind == ipc.WELCOME:
-            return Membership(body["rank"], body["world_size"], body["epoch"])
+            return Membership.of(body)
     except (ValueError, KeyError, TypeError) as exc:
         raise DaemonLostError(
             f"what listens at {path} does not speak ringd's client protocol, version "

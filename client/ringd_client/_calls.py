@@ -24,7 +24,6 @@ from ringd_client._core import GRACE_S, ClientState, Operation, UnsentError
 from ringd_client._plan import Planner, poison_spec
 from ringd_client._tensors import adapter_named
 
-DEFAULT_TIMEOUT_S: Final = 300.0
 STATUS_TIMEOUT_S: Final = 5.0
 MAX_TIMEOUT_S: Final = 365 * 86400.0
 """Longer ones are cut to this: locks and polls have limits."""
@@ -121,7 +120,10 @@ class Caller(ABC):
         self._state.admit()
         began = time.monotonic()
         try:
-            bound_s = DEFAULT_TIMEOUT_S if timeout_s is None else _positive("timeout_s", timeout_s)
+            if timeout_s is None:
+                bound_s = self._membership.timeout_s
+            else:
+                bound_s = _positive("timeout_s", timeout_s)
             if recv_timeout_ms is None:
                 silence_s = 0.0
             else:

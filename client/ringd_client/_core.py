@@ -173,8 +173,9 @@ class ClientState:
         ended: why nothing more can be asked, if so.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, max_in_flight: int = MAX_IN_FLIGHT) -> None:
         self.rank = rank
+        self.max_in_flight = max_in_flight
         self.pending: dict[int, Operation] = {}
         self.ended: RingdError | None = None
         self._last_request = 0
@@ -191,15 +192,15 @@ class ClientState:
 
         Raises:
             RingdError: what ended the conversation.
-            TooManyOperationsError: MAX_IN_FLIGHT are on their way.
+            TooManyOperationsError: ``max_in_flight`` are on their way.
         """
         if self.ended is not None:
             raise self.ended.copy()
-        if len(self.pending) >= MAX_IN_FLIGHT:
+        if len(self.pending) >= self.max_in_flight:
             raise TooManyOperationsError(
-                f"{MAX_IN_FLIGHT:,} operations are in flight; wait for some of their handles, "
+                f"{self.max_in_flight:,} operations are in flight; wait for some of their handles, "
                 "then make this call again (it was not posted)",
-                limit=MAX_IN_FLIGHT,
+                limit=self.max_in_flight,
             )
 
     def submit(self, operation: Operation, remaining_s: float) -> bytes:

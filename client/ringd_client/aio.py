@@ -32,9 +32,11 @@ async def connect_async(
     A cancelled attempt leaves nothing behind.
     """
     deadline = Deadline.after(timeout_s)
-    limit = checked_limit(arena_limit_bytes) or default_limit_bytes()
+    limit = checked_limit(arena_limit_bytes)
     transport, membership = await attach_async(socket or daemon_socket(), deadline)
-    return AsyncCommunicator(transport, membership, limit)
+    return AsyncCommunicator(
+        transport, membership, limit or membership.arena_limit_bytes or default_limit_bytes()
+    )
 
 
 class AsyncHandle(Generic[T]):
@@ -92,7 +94,7 @@ class AsyncCommunicator(Caller):
 
     def __init__(self, transport: Transport, membership: Membership, limit_bytes: int) -> None:
         """Use :func:`connect_async`."""
-        state = ClientState(membership.rank)
+        state = ClientState(membership.rank, membership.max_in_flight)
         self._connection = AsyncConnection(transport, state, asyncio.get_running_loop())
         arena = Arena(limit_bytes, self._connection.announce, self._connection.retract)
         super().__init__(state, arena, membership)

@@ -31,8 +31,8 @@ def connect(
     Args:
         socket: path of the daemon's socket; default: RINGD_SOCKET, which ``ringd run`` sets.
         timeout_s: for everything, from the first attempt to the last trainer's arrival.
-        arena_limit_bytes: cap of the shared memory; default: 4 GiB, or a quarter of the
-            machine's memory when that is less.
+        arena_limit_bytes: cap of the shared memory; default: the daemon's setting, else 4 GiB,
+            or a quarter of the machine's memory when that is less.
 
     Returns:
         A communicator; close it, best by ``with``.
@@ -43,9 +43,11 @@ def connect(
         ConfigError: RINGD_SOCKET is not set, or an argument is no good.
     """
     deadline = Deadline.after(timeout_s)
-    limit = checked_limit(arena_limit_bytes) or default_limit_bytes()
+    limit = checked_limit(arena_limit_bytes)
     transport, membership = attach(socket or daemon_socket(), deadline)
-    return Communicator(transport, membership, limit)
+    return Communicator(
+        transport, membership, limit or membership.arena_limit_bytes or default_limit_bytes()
+    )
 
 
 class Communicator(Caller):
@@ -54,7 +56,8 @@ class Communicator(Caller):
     Any thread may use it. Which order calls have, what tensors may look like, and what holds
     after an error: docs/semantics.md. All collectives take these keywords:
 
-    - ``timeout_s``: the call's one deadline, from its beginning, on all ranks (default 300 s).
+    - ``timeout_s``: the call's one deadline, from its beginning, on all ranks (default: the
+      daemon's setting, which is 300 s unless set).
     - ``recv_timeout_ms``: end it earlier when a peer that owes bytes is silent for so long.
     - ``algorithm``: "auto", or what the daemon shall use; equal on all ranks.
     - ``preserve_input``: an arena tensor (``comm.empty``) keeps its contents if the call
@@ -72,7 +75,7 @@ class Communicator(Caller):
 
     def __init__(self, transport: Transport, membership: Membership, limit_bytes: int) -> None:
         """Use :func:`connect`."""
-        state = ClientState(membership.rank)
+        state = ClientState(membership.rank, membership.max_in_flight)
         self._connection = Connection(transport, state)
         arena = Arena(limit_bytes, self._connection.announce, self._connection.retract)
         super().__init__(state, arena, membership)

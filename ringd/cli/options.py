@@ -93,9 +93,7 @@ Congestion = Annotated[
 ]
 ArenaLimit = Annotated[
     str | None,
-    _option(
-        "--arena-limit-bytes", "Cap on a trainer's shared memory. (default: 8G)", _TUNING, "SIZE"
-    ),
+    _option("--arena-limit-bytes", "Cap on a trainer's shared memory.", _TUNING, "SIZE"),
 ]
 Accounting = Annotated[
     Path | None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, SecretStr
 
 from ringd.config import fields
-from ringd.config.fields import GIB, KIB, MIB
+from ringd.config.fields import KIB, MIB
 from ringd.config.values import PortRange
 
 
@@ -40,7 +40,8 @@ class Settings(BaseModel):
             sleeping (it yields the processor to whoever wants it); 0 is off.
         congestion: "auto" takes cubic on links within a host, else the system's; "system"
             leaves it alone; other words name the kernel's algorithm.
-        arena_limit_bytes: cap on a trainer's shared memory.
+        arena_limit_bytes: cap on a trainer's shared memory; unset: 4 GiB, or a quarter of the
+            machine's memory when that is less.
         accounting: a file that gets one JSON line per operation and rank.
         log_level: the least severe level that is logged.
         log_json: log JSON lines.
@@ -69,7 +70,7 @@ class Settings(BaseModel):
     max_in_flight: fields.Operations = 1024
     busy_poll_us: fields.MicrosecondsOrOff = 200
     congestion: fields.Congestion = "auto"
-    arena_limit_bytes: fields.ArenaSize = 8 * GIB
+    arena_limit_bytes: fields.ArenaSize | None = None
     accounting: fields.AnyPath | None = None
     log_level: fields.LogLevel = "info"
     log_json: fields.Flag = False

@@ -114,6 +114,7 @@ async def _daemon(loaded: Loaded) -> None:
         log=log,
         recorder=recorder,
         bring_torch=TorchLoader().start,
+        arena_limit_bytes=settings.arena_limit_bytes or 0,
     )
     server = ClientServer(loop, node, loaded.socket_path)
     try:

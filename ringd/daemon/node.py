@@ -94,6 +94,7 @@ class Node:
         log: logging.Logger,
         recorder: Recorder | None = None,
         bring_torch: Callable[[], None] | None = None,
+        arena_limit_bytes: int = 0,
     ) -> None:
         self.loop = loop
         self.log = log
@@ -107,6 +108,7 @@ class Node:
         self._rng = rng
         self._nonce = nonce
         self._recorder = recorder
+        self._arena_limit_bytes = arena_limit_bytes
         self.engine = Engine(
             loop=loop,
             rank=self.rank,
@@ -386,7 +388,18 @@ class Node:
             self._attach_timer = None
         if self._trainer is not None:
             self._started = True
-            self._trainer.welcome(epoch, {"rank": self.rank, "world_size": self.world_size})
+            self._trainer.welcome(epoch, self._facts())
+
+    def _facts(self) -> dict[str, Any]:
+        """What a trainer is told at its welcome: its place, and the settings of its calls."""
+        options = self.engine.options
+        return {
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "timeout_s": options.timeout_s,
+            "max_in_flight": options.max_in_flight,
+            "arena_limit_bytes": self._arena_limit_bytes,
+        }
 
     def on_abort(self, epoch: int, group: int, seq: int, error: dict[str, Any]) -> None:
         """An operation failed on another rank."""

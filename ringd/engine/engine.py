@@ -318,6 +318,16 @@ class Engine:
             group.remember(seq, error)
             group.pending = error
 
+    def void_late(self, group: Group, seq: int, peer: int, theirs: bytes) -> None:
+        """A peer turns out to have called something else than what has returned here."""
+        ours = group.returned.get(seq)
+        if ours is not None and ours.packed != theirs:
+            error = failures.mismatch(
+                seq=seq, epoch=group.epoch, rank=self.rank, ours=ours, peer=peer, theirs=theirs
+            )
+            group.pending = error
+            self.spread(group, seq, error)
+
     # Ending
 
     def fail(self, op: Operation, error: RingdError) -> None:
@@ -341,4 +351,6 @@ class Engine:
         self.live.pop(op, None)
         if error is None:
             self.completed += 1
+            if op.spec.root >= 0:
+                op.group.note_return(op.seq, op.spec)
         self._surroundings.op_ended(op, error)

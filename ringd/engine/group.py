@@ -45,6 +45,7 @@ class Group:
         ops: operations in flight, by seq.
         verdicts: errors of operations that were ended before this rank entered them.
         pending: an error of an operation that had returned here; the next call raises it.
+        returned: the calls of rooted operations that returned here, perhaps too early to know.
         broken: why the epoch is over for this group, if it is.
         left: ranks that said goodbye, and the seq from which on they take no part.
     """
@@ -57,6 +58,7 @@ class Group:
     ops: dict[int, Operation] = field(default_factory=dict)
     verdicts: OrderedDict[int, RingdError] = field(default_factory=OrderedDict)
     pending: RingdError | None = None
+    returned: OrderedDict[int, OpSpec] = field(default_factory=OrderedDict)
     broken: RingdError | None = None
     left: dict[int, int] = field(default_factory=dict)
     stream: int = 1
@@ -67,12 +69,19 @@ class Group:
         if len(self.verdicts) > MAX_REMEMBERED:
             self.verdicts.popitem(last=False)
 
+    def note_return(self, seq: int, spec: OpSpec) -> None:
+        """Keep the call of an operation whose mismatch may show only now."""
+        self.returned[seq] = spec
+        if len(self.returned) > MAX_REMEMBERED:
+            self.returned.popitem(last=False)
+
     def begin_epoch(self, epoch: int) -> None:
         """A fresh order of operations."""
         self.epoch = epoch
         self.next_seq = 0
         self.ops.clear()
         self.verdicts.clear()
+        self.returned.clear()
         self.left.clear()
         self.pending = self.broken = None
 

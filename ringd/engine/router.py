@@ -159,8 +159,13 @@ class Router:
         """A frame for an operation that is over here: say how it ended, if it failed."""
         self.dropped_frames += 1
         epoch, seq = header[0], header[1]
+        if epoch != group.epoch:
+            return
         verdict = group.verdicts.get(seq)
-        if epoch == group.epoch and verdict is not None:
+        if verdict is None:
+            if len(header) > 3:
+                self._engine.void_late(group, seq, link.peer, header[3])
+        else:
             link.send_note(Kind.ABORT, group.stream, [epoch, seq, verdict.to_wire()])
 
 

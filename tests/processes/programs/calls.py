@@ -55,7 +55,7 @@ def make(comm: Any, call: Call, tensor: Any) -> Any:
 
 
 def each_its_own(stage: Stage, calls: list[Call]) -> dict[str, Any]:
-    """``calls[rank]``, then an ordinary sum; how both ended, and whether the input is as before."""
+    """``calls[rank]``, then two ordinary sums; how all ended, and whether the input is as before."""
     comm = stage.comm
     call = calls[comm.rank]
     tensor = tensor_of(call, comm)
@@ -63,9 +63,11 @@ def each_its_own(stage: Stage, calls: list[Call]) -> dict[str, Any]:
     first = outcome(lambda: make(comm, call, tensor))
     if before is not None:
         first["untouched"] = bool(np.array_equal(before, np.array(tensor)))
-    following = outcome(lambda: make(comm, {"shape": [3]}, tensor_of({"shape": [3]}, comm)))
+    plain: Call = {"shape": [3]}
+    following = outcome(lambda: make(comm, plain, tensor_of(plain, comm)))
+    last = outcome(lambda: make(comm, plain, tensor_of(plain, comm)))
     status = comm.status()
-    return {"first": first, "next": following, "seq": status["next_seq"]}
+    return {"first": first, "next": following, "last": last, "seq": status["next_seq"]}
 
 
 def sequence(stage: Stage, calls: list[Call]) -> list[dict[str, Any]]:
