@@ -86,7 +86,8 @@ def is_widened(spec: OpSpec) -> bool:
 
 def _all_reduce(spec: OpSpec, world_size: int, thresholds: Thresholds) -> str:
     region_bytes = spec.region_count(world_size) * spec.itemsize
-    if region_bytes <= thresholds.tree_first_bytes and not _in_rank_order(spec):
+    many = world_size > 2  # two ranks have nothing to gain from a tree or a ring
+    if many and region_bytes <= thresholds.tree_first_bytes and not _in_rank_order(spec):
         return "tree"
     if region_bytes <= thresholds.exchange_limit_bytes(world_size):
         return "exchange"
@@ -101,7 +102,8 @@ def _direct(spec: OpSpec, world_size: int, thresholds: Thresholds) -> bool:
         return True
     if is_widened(spec):
         return world_size <= thresholds.direct_max_world_widened
-    if spec.region_count(world_size) * spec.itemsize >= thresholds.ring_from_bytes:
+    region_bytes = spec.region_count(world_size) * spec.itemsize
+    if world_size > 2 and region_bytes >= thresholds.ring_from_bytes:
         return False
     return world_size <= thresholds.direct_max_world
 

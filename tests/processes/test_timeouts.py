@@ -1,0 +1,130 @@
+"""Deadlines of calls, of silence and of waits, and the client's own clock."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from tests.processes.harness import WIDER, Daemons, until
+from tests.processes.programs import faults
+
+Standing = Callable[[int], Daemons]
+SLACK_S = 0.25 * WIDER
+
+
+def says_all(told: dict[str, Any], *, waiting_on: list[int], seq: int) -> None:
+    """A timeout's fields and its text."""
+    assert told["error"] == "CollectiveTimeoutError", told
+    assert "TimeoutError" in told["is"]
+    assert told["retry"] == "same_epoch"
+    fields = told["fields"]
+    assert fields["op"] == "all_reduce"
+    assert fields["seq"] == seq
+    assert fields["waiting_on"] == waiting_on
+    assert 0 <= fields["bytes_done"] < fields["bytes_total"]
+    assert fields["elapsed_s"] > 0
+    for word in ("all_reduce", f"operation {seq}", f"rank {waiting_on[0]}", "bytes", " s"):
+        assert word in told["text"]
+    assert told["untouched"]
+
+
+def test_a_rank_that_never_enters_is_named_and_a_late_entrant_gets_the_same_verdict(
+    standing: Standing,
+) -> None:
+    group = standing(3)
+    group.start(faults.call, but=2, timeout_s=1.0, algorithm="direct")
+    first = group.results(but=2)
+    for told in first:
+        says_all(told, waiting_on=[2], seq=0)
+        assert 0.9 < told["took_s"] < 1.0 + SLACK_S
+    late = group.trainer(2).do(faults.call, timeout_s=60.0, algorithm="direct")
+    assert late["error"] == "CollectiveTimeoutError"
+    assert late["took_s"] < SLACK_S
+    assert late["text"] in [told["text"] for told in first]
+    assert [told["value"] for told in group.do(faults.call)] == [3.0] * 3
+
+
+def test_the_first_deadline_to_expire_ends_the_operation_for_all(standing: Standing) -> None:
+    group = standing(3)
+    group.trainer(0).start(faults.call, timeout_s=60.0, algorithm="direct")
+    group.trainer(1).start(faults.call, timeout_s=1.0, algorithm="direct")
+    for told in group.results(but=2):
+        assert told["error"] == "CollectiveTimeoutError"
+        assert told["took_s"] < 1.0 + 2 * SLACK_S
+    assert group.trainer(2).do(faults.call, algorithm="direct")["error"] == "CollectiveTimeoutError"
+    assert [told["value"] for told in group.do(faults.call)] == [3.0] * 3
+
+
+def test_recv_timeout_ends_an_operation_whose_peer_is_silent_long_before_its_deadline(
+    standing: Standing,
+) -> None:
+    group = standing(3)
+    group.start(faults.call, but=2, recv_timeout_ms=300, timeout_s=60.0, algorithm="direct")
+    for told in group.results(but=2):
+        says_all(told, waiting_on=[2], seq=0)
+        assert told["fields"]["setting"] == "recv_timeout_ms"
+        assert 0.25 < told["took_s"] < 0.3 + SLACK_S
+    assert group.trainer(2).do(faults.call, algorithm="direct")["error"] == "CollectiveTimeoutError"
+    assert [told["value"] for told in group.do(faults.call)] == [3.0] * 3
+
+
+def test_an_expired_wait_leaves_the_operation_running(standing: Standing) -> None:
+    group = standing(2)
+    group.trainer(0).do(faults.call_async)
+    expired = group.trainer(0).do(faults.wait, timeout_s=0.2)
+    assert expired["error"] == "CollectiveTimeoutError"
+    assert expired["took_s"] < 0.2 + SLACK_S
+    assert group.trainer(0).do(faults.wait, timeout_s=0.01)["error"] == "CollectiveTimeoutError"
+    assert group.trainer(1).do(faults.call)["value"] == 2.0
+    assert group.trainer(0).do(faults.wait)["value"] == 2.0
+
+
+def test_the_client_keeps_its_own_clock_when_its_daemon_is_stopped(
+    daemons: Callable[..., Daemons],
+) -> None:
+    group = daemons(2)
+    group.connect()
+    group.daemon_signal(1, signal.SIGSTOP)
+    try:
+        group.start(faults.call, timeout_s=1.0)
+        peer, own = group.results()
+    finally:
+        group.daemon_signal(1, signal.SIGCONT)
+    assert own["error"] == "DaemonLostError"
+    assert 1.2 < own["took_s"] < 1.0 + SLACK_S
+    assert peer["error"] == "CollectiveTimeoutError"
+    assert peer["took_s"] < 1.0 + SLACK_S
+    assert own["untouched"]
+    assert peer["untouched"]
+    group.disconnect()
+    group.connect()
+    assert [told["value"] for told in group.do(faults.call)] == [2.0] * 2
+
+
+def test_a_stopped_trainer_only_delays_its_peers(standing: Standing) -> None:
+    group = standing(3)
+    group.trainer(1).signal(signal.SIGSTOP)
+    try:
+        group.start(faults.call, but=1)
+        group.trainer(1).start(faults.call)
+        until(lambda: group.status(0)["in_flight"] == 1, "rank 0 waits")
+    finally:
+        group.trainer(1).signal(signal.SIGCONT)
+    assert [told["value"] for told in group.results()] == [3.0] * 3
+
+
+def test_a_stopped_daemon_is_found_by_its_missing_heartbeat(
+    daemons: Callable[..., Daemons],
+) -> None:
+    group = daemons(3)
+    group.connect()
+    group.daemon_signal(2, signal.SIGSTOP)
+    try:
+        group.start(faults.call, but=2, timeout_s=60.0)
+        for told in group.results(but=2):
+            assert told["error"] == "PeerLostError"
+            assert told["fields"]["rank"] == 2
+            assert told["took_s"] < 4.0 * WIDER
+    finally:
+        group.daemon_signal(2, signal.SIGCONT)
