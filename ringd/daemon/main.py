@@ -16,7 +16,8 @@ from ringd import __version__
 from ringd.config.loader import Loaded
 from ringd.config.secret import load_secret
 from ringd.config.settings import Settings
-from ringd.daemon.node import Node, Place
+from ringd.daemon.mesh import Place
+from ringd.daemon.node import Node
 from ringd.daemon.server import ClientServer
 from ringd.engine.engine import EngineOptions
 from ringd.errors import AddressInUseError

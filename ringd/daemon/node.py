@@ -9,15 +9,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
+from ringd.daemon.mesh import Mesh, Place
 from ringd.engine import failures
 from ringd.engine.engine import Engine, EngineOptions
-from ringd.engine.link import Link
 from ringd.engine.operation import Operation
 from ringd.errors import (
-    AddressInUseError,
     MembershipChangedError,
     RendezvousError,
     RingdError,
@@ -26,31 +25,8 @@ from ringd.errors import (
 from ringd.rendezvous.agent import Agent
 from ringd.rendezvous.events import Lost
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
-from ringd.transport.base import Address, Listener, Transport
-from ringd.transport.connection import Connection
-from ringd.transport.handshaking import Reception, shake_hands_as_dialer
-from ringd.wire.frame import Kind, Limits
-from ringd.wire.handshake import LINK, Credentials, Expectation, Identity, Refusal
-
-DIAL_LIMIT_S = 10.0
-BACKOFF_S = (0.05, 1.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a node listens and what it tells others.
-
-    Attributes:
-        bind: local host to listen on; "" is the local address that reached the rendezvous.
-        ports: ports to try in turn; (0,) is any.
-        advertise_host: told to others instead of the bound host; "" is the bound one.
-        advertise_port: told to others instead of the bound port; 0 is the bound one.
-    """
-
-    bind: str = ""
-    ports: tuple[int, ...] = (0,)
-    advertise_host: str = ""
-    advertise_port: int = 0
+from ringd.transport.base import Address, Transport
+from ringd.wire.handshake import LINK, Credentials
 
 
 class Trainer(Protocol):
@@ -100,13 +76,6 @@ class Node:
         self.log = log
         self.rank = credentials.rank
         self.world_size = credentials.world_size
-        self.address: Address | None = None
-        self.listening: Address | None = None
-        self._transport = transport
-        self._credentials = replace(credentials, role=LINK)
-        self._place = place
-        self._rng = rng
-        self._nonce = nonce
         self._recorder = recorder
         self._arena_limit_bytes = arena_limit_bytes
         self.engine = Engine(
@@ -127,16 +96,15 @@ class Node:
             make_nonce=nonce,
             sizes=(options.segment_bytes, options.eager_bytes),
         )
-        self._listener: Listener | None = None
-        self._members: dict[int, Address] = {}
-        self._dialling: dict[int, asyncio.Task[None]] = {}
-        self._reception = Reception(
-            self._credentials,
-            roles=frozenset({LINK}),
-            admit=self._admit,
-            establish=self._new_link,
+        self._mesh = Mesh(
+            self.engine,
+            transport,
+            replace(credentials, role=LINK),
+            place,
+            rng=rng,
+            nonce=nonce,
             log=log,
-            make_nonce=nonce,
+            on_unreachable=self._unreachable,
         )
         self._trainer: Trainer | None = None
         self._attach_timer: asyncio.TimerHandle | None = None
@@ -145,9 +113,18 @@ class Node:
         self._joined: list[int] = []
         self._attached: list[int] = []
         self._in_group = False
-        self._stopping = False
         self.formed = asyncio.Event()
         self.failed: RingdError | None = None
+
+    @property
+    def address(self) -> Address | None:
+        """What peers dial, once this node has joined."""
+        return self._mesh.address
+
+    @property
+    def listening(self) -> Address | None:
+        """Where this node listens."""
+        return self._mesh.listening
 
     # Life
 
@@ -158,47 +135,18 @@ class Node:
             RendezvousError: not by the loop-time ``deadline``; HandshakeRefusedError at once.
             AddressInUseError: no port of ours is free.
         """
-        await self._agent.join(self._listen, deadline=deadline)
+        await self._agent.join(self._mesh.listen, deadline=deadline)
         self._in_group = True
         if self._trainer is not None:  # it was quicker than we
             self._agent.attach()
 
-    async def _listen(self, local: Address) -> Address:
-        """Listen; ``local`` is the address of our end of the connection to the rendezvous."""
-        place = self._place
-        if self._listener is None:
-            self._listener = await self._bind(place.bind or local.host)
-        bound = self.listening = self._listener.address
-        host = place.advertise_host or (local.host if _is_any(bound.host) else bound.host)
-        self.address = Address(host, place.advertise_port or bound.port)
-        return self.address
-
-    async def _bind(self, host: str) -> Listener:
-        last: AddressInUseError | None = None
-        for port in self._place.ports:
-            try:
-                return await self._transport.listen(Address(host, port), self._reception.on_channel)
-            except AddressInUseError as exc:
-                last = exc
-        assert last is not None
-        raise last
-
     async def stop(self) -> None:
         """Leave: links and rendezvous hear a goodbye; operations in flight end."""
-        self._stopping = True
-        for task in self._dialling.values():
-            task.cancel()
         ended = MembershipChangedError("this rank's daemon was told to end")
         self.engine.end_all(ended)
         if self._trainer is not None:
             self._forget_trainer("gave_up", "its daemon was told to end")
-        if self._listener is not None:
-            self._listener.close()
-        self._reception.close()
-        for link in list(self.engine.links.values()):
-            link.send_note(Kind.GOODBYE, 0, [self.engine.world.epoch])
-            link.connection.close()
-        self.engine.links.clear()
+        self._mesh.close()
         self._agent.leave()
 
     # The trainer
@@ -281,74 +229,17 @@ class Node:
             self.engine.end_all(gone)
         self._agent.detach(how, detail, epoch, next_seq)
 
-    # Links
-
-    def _admit(self, peer: Identity) -> Refusal | None:
-        if peer.rank == self.rank:
-            return Refusal("rank_taken", f"rank {peer.rank} is this daemon's own rank")
-        if peer.rank > self.rank:
-            return Refusal("wrong_direction", f"rank {self.rank} dials rank {peer.rank} itself")
-        return None
-
-    def _new_link(self, connection: Connection, peer: Identity) -> tuple[Link, Limits]:
-        """A peer proved itself: from its next frame on the link takes over."""
-        link = Link(self.engine, peer.rank, connection)
-        old = self.engine.links.get(peer.rank)
-        if old is not None:
-            # Only the lower rank dials, and only when it has no link: its old one is gone.
-            old.connection.abort()
-            self.engine.on_link_closed(old, ConnectionResetError("a new connection took its place"))
-        self.loop.call_soon(self.engine.link_up, link)
-        self.engine.links[peer.rank] = link
-        return link, Limits(inline_bytes=self.engine.options.inline_bytes)
-
-    def _dial(self, peer: int) -> None:
-        if peer in self._dialling or peer in self.engine.links or self._stopping:
-            return
-        self._dialling[peer] = self.loop.create_task(self._keep_dialling(peer))
-
-    async def _keep_dialling(self, peer: int) -> None:
-        deadline = self.loop.time() + DIAL_LIMIT_S
-        pause, longest = BACKOFF_S
-        address = self._members[peer]
-        try:
-            while True:
-                try:
-                    await self._dial_once(peer, deadline)
-                    return
-                except (OSError, RendezvousError) as exc:
-                    reason = f"{type(exc).__name__}: {exc}"
-                if self.loop.time() + pause >= deadline:
-                    self.log.warning("no link to rank %d at %s: %s", peer, address, reason)
-                    self._agent.link_lost(
-                        peer, f"can't connect to {address}: {reason}", self.engine.world.epoch
-                    )
-                    return
-                await asyncio.sleep(pause * (0.5 + self._rng.random()))
-                pause = min(2 * pause, longest)
-        finally:
-            self._dialling.pop(peer, None)
-
-    async def _dial_once(self, peer: int, deadline: float) -> None:
-        channel = await self._transport.dial(self._members[peer], deadline=deadline)
-        await shake_hands_as_dialer(
-            channel,
-            self._credentials,
-            expect=Expectation(LINK, peer),
-            establish=self._new_link,
-            deadline=deadline,
-            nonce=self._nonce(),
-        )
-
     # Surroundings of the engine
 
     def want_link(self, peer: int) -> None:
         """The engine needs a link to ``peer``; the lower rank dials."""
         if self.rank < peer:
-            if peer in self._members:
-                self._dial(peer)
+            self._mesh.dial(peer)
         else:
             self._agent.want_link(peer)
+
+    def _unreachable(self, peer: int, reason: str) -> None:
+        self._agent.link_lost(peer, reason, self.engine.world.epoch)
 
     def op_failed(self, epoch: int, group: int, seq: int, error: RingdError) -> None:
         """An operation failed here."""
@@ -368,17 +259,13 @@ class Node:
 
     def on_members(self, members: list[tuple[int, Address]]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
-        self._members = dict(members)
         self.failed = None
-        one_host = len({address.host for address in self._members.values()}) == 1
+        one_host = len({address.host for _, address in members}) == 1
         self.engine.choose_by(ONE_HOST if one_host else DEFAULT_THRESHOLDS)
-        self._joined = sorted(self._members)
-        n = self.world_size
-        for peer in {(self.rank + 1) % n, (self.rank - 1) % n} - {self.rank}:
-            if self.rank < peer:
-                self._dial(peer)
+        self._joined = sorted(rank for rank, _ in members)
+        self._mesh.meet(dict(members))
         self.formed.set()
-        self.log.info("the group of %d is complete", n)
+        self.log.info("the group of %d is complete", self.world_size)
 
     def on_start(self, epoch: int) -> None:
         """All trainers are attached: an epoch begins."""
@@ -420,8 +307,7 @@ class Node:
 
     def on_dial(self, peer: int) -> None:
         """A higher rank wants a link to us."""
-        if peer in self._members:
-            self._dial(peer)
+        self._mesh.dial(peer)
 
     def on_waiting(self, joined: list[int], attached: list[int]) -> None:
         """Who is here so far."""
@@ -465,7 +351,7 @@ class Node:
         return {
             "rank": self.rank,
             "world_size": self.world_size,
-            "address": str(self.address),
+            "address": str(self._mesh.address),
             "trainer": None if self._trainer is None else self._trainer.pid,
             "epoch": engine.world.epoch,
             "next_seq": engine.world.next_seq,
@@ -482,7 +368,3 @@ class Node:
                 for peer, link in sorted(engine.links.items())
             },
         }
-
-
-def _is_any(host: str) -> bool:
-    return host in ("0.0.0.0", "::")

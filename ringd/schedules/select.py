@@ -73,8 +73,9 @@ def choose(spec: OpSpec, world_size: int, *, thresholds: Thresholds = DEFAULT_TH
     if spec.collective == "broadcast":
         return "tree"
     if spec.collective == "barrier":
-        few = world_size <= thresholds.direct_max_world and thresholds.tree_first_bytes < 0
-        return "exchange" if few else "tree"
+        fewest_messages = world_size > 2 and thresholds.tree_first_bytes >= 0
+        all_to_all = world_size <= thresholds.direct_max_world and not fewest_messages
+        return "exchange" if all_to_all else "tree"
     return "direct" if _direct(spec, world_size, thresholds) else "ring"
 
 

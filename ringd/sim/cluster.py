@@ -7,7 +7,8 @@ import logging
 import random
 from typing import Any
 
-from ringd.daemon.node import Node, Place
+from ringd.daemon.mesh import Place
+from ringd.daemon.node import Node
 from ringd.engine.engine import EngineOptions
 from ringd.errors import RingdError
 from ringd.rendezvous.service import RendezvousService

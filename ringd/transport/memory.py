@@ -18,15 +18,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal, Protocol
 
 from ringd.errors import AddressInUseError
-from ringd.transport.base import Address, Buffer, Channel, Receiver
+from ringd.transport.base import Address, Channel
+from ringd.transport.pipes import Host, Mark, MemoryChannel, Pipe, State
 
 PIPE_BYTES = 256 * 1024
 _FIRST_LISTEN_PORT = 20_000
@@ -49,325 +47,10 @@ class Weather(Protocol):
         """How many of the arrived bytes the receiver is told of at once: at least one."""
 
 
-class _Mark(Enum):
-    """What ends a pipe, in order behind its bytes."""
-
-    END = "end of stream"
-    RESET = "reset"
-
-
-class _State(Enum):
-    """Where a channel stands, as its own side knows."""
-
-    OPEN = "open"
-    FLUSHING = "closed, its backlog is not taken yet"
-    CLOSED = "closed, all is taken"
-    OVER = "ended, aborted or crashed"
-
-
-@dataclass(eq=False, slots=True)
-class _Host:
-    """One life of a host; after a crash, the next life is another object."""
-
-    name: str
-    alive: bool = True
-    running: bool = True
-    reachable: bool = True
-    """Whether a kernel answers for it, be it with a reset."""
-    listeners: dict[int, MemoryListener] = field(default_factory=dict)
-    parked: list[Callable[[], None]] = field(default_factory=list)
-    """Accepts that wait for a stalled host to go on."""
-
-
-class _Pipe:
-    """One direction of a channel, from what ``source`` hands over to what ``target`` reads."""
-
-    def __init__(
-        self, network: MemoryNetwork, source: MemoryChannel, target: MemoryChannel
-    ) -> None:
-        self.source = source
-        self.target = target
-        self.label = f"{source.local}>{target.local}"
-        self.path = (source.host.name, target.host.name)
-        self._network = network
-        self._loop = network.loop
-        self._size_bytes = network.pipe_bytes
-        self._held_bytes = 0  # on the wire, in the inbox, or read and not yet given back
-        self._read_bytes = 0  # of these, read and not yet given back
-        self._wire: deque[tuple[float, bytes | _Mark]] = deque()
-        self._inbox: deque[memoryview] = deque()
-        self._inbox_bytes = 0
-        self._last_arrival = 0.0
-        self._arrival: asyncio.Handle | None = None
-        self._delivery: asyncio.Handle | None = None
-        self._sent_mark: _Mark | None = None
-        self._came_mark: _Mark | None = None
-
-    @property
-    def room_bytes(self) -> int:
-        """How much it takes now."""
-        return self._size_bytes - self._held_bytes
-
-    @property
-    def busy(self) -> bool:
-        """Something waits in it or before it."""
-        return self._held_bytes > 0 or self.source.backlog_bytes > 0
-
-    @property
-    def idle(self) -> bool:
-        """Nothing can come of it unless something new is put in."""
-        return not self._wire and self.target.state is not _State.OPEN
-
-    def put(self, item: bytes | _Mark) -> None:
-        """Send bytes, or the mark behind the last of them, on their way."""
-        if self._sent_mark is _Mark.RESET or self._sent_mark is item:
-            return
-        if isinstance(item, bytes):
-            self._held_bytes += len(item)
-            self._network.note("take", self.label, len(item))
-        else:
-            self._sent_mark = item
-        self._network.keep(self)
-        # In order, whatever the delays: nothing overtakes what went before.
-        delay_s = self._network.travel_s(*self.path)
-        self._last_arrival = max(self._last_arrival, self._loop.time() + delay_s)
-        self._wire.append((self._last_arrival, item))
-        if self._arrival is None:
-            self._arrival = self._loop.call_at(self._wire[0][0], self._arrive)
-
-    def _arrive(self) -> None:
-        self._arrival = None
-        if not self._network.passes(*self.path):
-            if self._sent_mark is _Mark.RESET or not self._network.answers(self.path[0]):
-                self._lose()
-            return  # what is repeated after a loss arrives when the path passes it again
-        now = self._loop.time()
-        while self._wire and self._wire[0][0] <= now:
-            self._land(self._wire.popleft()[1])
-        if self._wire:
-            self._arrival = self._loop.call_at(self._wire[0][0], self._arrive)
-        self._network.drop_idle(self)
-
-    def _lose(self) -> None:
-        """What was on the wire met a cut, and nobody is left who would repeat it."""
-        self._network.note("lost", self.label)
-        self._wire.clear()
-        self._sent_mark = None
-        self._network.drop_idle(self)
-
-    def _land(self, item: bytes | _Mark) -> None:
-        target = self.target
-        if target.state is _State.OPEN:
-            self._land_open(item)
-        elif isinstance(item, bytes):
-            if target.state is _State.OVER:
-                target.outward.put(_Mark.RESET)
-            else:  # it closed, and does not want them
-                self._give_back(len(item))
-        elif item is _Mark.RESET:
-            target.forget()
-
-    def _land_open(self, item: bytes | _Mark) -> None:
-        if self._came_mark is _Mark.RESET:
-            return
-        if isinstance(item, bytes):
-            self._inbox.append(memoryview(item))
-            self._inbox_bytes += len(item)
-        else:
-            self._came_mark = item  # what came before it can still be read, as on Linux
-        self.deliver_soon()
-
-    def deliver_soon(self) -> None:
-        """Tell the receiver, from the loop, of what there is."""
-        if self._delivery is None:
-            self._delivery = self._loop.call_soon(self._deliver)
-
-    def _deliver(self) -> None:
-        """One callback into the target's host: some bytes, or the end behind the last."""
-        self._delivery = None
-        target = self.target
-        receiver = target.receiver
-        if target.state is not _State.OPEN or receiver is None or not target.host.running:
-            return
-        if self._inbox_bytes:
-            self._fill(receiver)
-        elif self._came_mark is not None:
-            target.end(self._came_mark is _Mark.RESET)
-
-    def _fill(self, receiver: Receiver) -> None:
-        chopped = self._network.weather.chop(self._inbox_bytes)
-        if not 1 <= chopped <= self._inbox_bytes:
-            raise ValueError(f"the weather chopped {chopped} of {self._inbox_bytes} bytes")
-        views = [_bytes_view(view) for view in receiver.next_buffers()]
-        if not views or not all(views):
-            raise ValueError("next_buffers gave no view, or one of zero length")
-        count = min(chopped, sum(map(len, views)))
-        _copy(_take(self._inbox, count), views)
-        self._inbox_bytes -= count
-        self.target.received_bytes += count
-        self._network.note("deliver", self.label, count)
-        self._give_back(count)
-        if self._inbox_bytes or self._came_mark is not None:
-            self.deliver_soon()
-        receiver.received(count)
-
-    def _give_back(self, count: int) -> None:
-        self._read_bytes += count
-        self._acknowledge()
-
-    def _acknowledge(self) -> None:
-        network, (there, back) = self._network, self.path
-        if self._read_bytes and network.answers(back) and network.passes(back, there):
-            self._held_bytes -= self._read_bytes
-            self._read_bytes = 0
-            self.source.push_soon()
-
-    def discard(self) -> None:
-        """The target reads no more: what has arrived is dropped."""
-        self._give_back(self._inbox_bytes)
-        self._inbox.clear()
-        self._inbox_bytes = 0
-        self._network.drop_idle(self)
-
-    def break_off(self) -> None:
-        """A reset comes from the middle of the path, at once."""
-        self._wire.clear()
-        self._sent_mark = _Mark.RESET
-        self._land(_Mark.RESET)
-
-    def kick(self) -> None:
-        """After a fault is lifted: let go on what can."""
-        self._acknowledge()
-        if self._wire and self._arrival is None:
-            self._arrival = self._loop.call_soon(self._arrive)
-        self.deliver_soon()
-        self.source.push_soon()
-
-    def __str__(self) -> str:
-        wire_bytes = self._held_bytes - self._read_bytes - self._inbox_bytes
-        return (
-            f"{self.label}: backlog {self.source.backlog_bytes}, wire {wire_bytes}, "
-            f"inbox {self._inbox_bytes} bytes"
-        )
-
-
-class MemoryChannel:
-    """One end of a channel; made by dialling.
-
-    Attributes:
-        sent_bytes: bytes that the pipe has taken from this end.
-        received_bytes: bytes that this end's receivers were told of.
-    """
-
-    def __init__(self, network: MemoryNetwork, host: _Host, local: Address, peer: Address) -> None:
-        self.local = local
-        self.peer = peer
-        self.backlog_bytes = 0
-        self.sent_bytes = 0
-        self.received_bytes = 0
-        self.host = host
-        self.state = _State.OPEN
-        self.receiver: Receiver | None = None
-        self.outward: _Pipe
-        self.inward: _Pipe
-        self._network = network
-        self._backlog: deque[memoryview] = deque()
-        self._pushing: asyncio.Handle | None = None
-
-    def attach(self, receiver: Receiver) -> None:
-        """Start to feed ``receiver``, or hand the channel over to it."""
-        if self.state is _State.OPEN:
-            self.receiver = receiver
-            self.inward.deliver_soon()
-
-    def send(self, buffers: Sequence[Buffer], size_bytes: int) -> None:
-        """Let the pipe take what fits; keep views of the rest, so that early reuse shows."""
-        views = [_bytes_view(buffer) for buffer in buffers]
-        if sum(map(len, views)) != size_bytes:
-            raise ValueError(f"the buffers do not have the {size_bytes} bytes that were announced")
-        if self.state is not _State.OPEN:
-            return
-        waiting = self.backlog_bytes > 0
-        self._backlog.extend(view for view in views if view)
-        self.backlog_bytes += size_bytes
-        if not waiting:
-            self._push()
-
-    def own_backlog(self) -> None:
-        """Copy what is queued, so that the caller may reuse its memory."""
-        if self._backlog:
-            self._backlog = deque([memoryview(b"".join(self._backlog))])
-
-    def push_soon(self) -> None:
-        """The pipe has room again."""
-        flushing = self.state is _State.FLUSHING
-        if self._pushing is None and (self.backlog_bytes or flushing):
-            self._pushing = self._network.loop.call_soon(self._push_on)
-
-    def _push_on(self) -> None:
-        self._pushing = None
-        waiting = self.backlog_bytes > 0
-        self._push()
-        drained = waiting and not self.backlog_bytes
-        if drained and self.state is _State.OPEN and self.receiver is not None:
-            self._network.note("drained", self.outward.label)
-            self.receiver.drained()
-
-    def _push(self) -> None:
-        if not self.host.running:
-            return
-        count = min(self.outward.room_bytes, self.backlog_bytes)
-        if count:
-            self.backlog_bytes -= count
-            self.sent_bytes += count
-            self.outward.put(b"".join(_take(self._backlog, count)))
-        if self.state is _State.FLUSHING and not self.backlog_bytes:
-            self.state = _State.CLOSED
-            self.outward.put(_Mark.END)
-
-    def close(self) -> None:
-        """Flush, then end; what still comes in is thrown away."""
-        if self.state is _State.OPEN:
-            self._network.note("close", self.outward.label)
-            self.state = _State.FLUSHING
-            self.receiver = None
-            self.inward.discard()
-            self._push()
-
-    def abort(self) -> None:
-        """End at once; the peer gets a ConnectionResetError."""
-        if self.state is not _State.OVER:
-            self._network.note("abort", self.outward.label)
-            self.die(_Mark.RESET)
-
-    def die(self, mark: _Mark | None) -> None:
-        """Over, without a word to our own side; ``mark`` is what the peer is told."""
-        self.forget()
-        if mark is not None:
-            self.outward.put(mark)
-
-    def end(self, reset: bool) -> None:
-        """Over, as the peer or the network wanted; tells the receiver."""
-        receiver = self.receiver
-        self._network.note("reset" if reset else "end", self.inward.label)
-        self.forget()
-        assert receiver is not None
-        text = f"connection {self.local} to {self.peer} was reset by the peer"
-        receiver.ended(ConnectionResetError(errno.ECONNRESET, text) if reset else None)
-
-    def forget(self) -> None:
-        """Over: let go of the receiver and of all memory."""
-        self.state = _State.OVER
-        self.receiver = None
-        self._backlog.clear()
-        self.backlog_bytes = 0
-        self.inward.discard()
-
-
 class MemoryListener:
     """Accepts channels at one port of one host."""
 
-    def __init__(self, host: _Host, port: int, on_channel: Callable[[Channel], None]) -> None:
+    def __init__(self, host: Host, port: int, on_channel: Callable[[Channel], None]) -> None:
         self.address = Address(host.name, port)
         self._host = host
         self._on_channel = on_channel
@@ -449,8 +132,8 @@ class MemoryNetwork:
         self.weather = weather
         self.pipe_bytes = pipe_bytes
         self.trace = trace
-        self._hosts: dict[str, _Host] = {}
-        self._pipes: dict[_Pipe, None] = {}
+        self._hosts: dict[str, Host] = {}
+        self._pipes: dict[Pipe, None] = {}
         self._ports: dict[tuple[str, int], Iterator[int]] = {}
         self._cuts: set[tuple[str, str]] = set()
         self._delays_s: dict[tuple[str, str], float] = {}
@@ -459,11 +142,11 @@ class MemoryNetwork:
 
     # Hosts and channels
 
-    def start(self, name: str) -> _Host:
+    def start(self, name: str) -> Host:
         """The host of that name: as it lives, or begins its first or next life."""
         host = self._hosts.get(name)
         if host is None or not host.alive:
-            host = self._hosts[name] = _Host(name)
+            host = self._hosts[name] = Host(name)
             self.note("start", name)
             self._kick({name})
         return host
@@ -474,12 +157,12 @@ class MemoryNetwork:
         return [
             end
             for end in ends
-            if end.state is not _State.OVER
+            if end.state is not State.OVER
             and end.local.host == host
             and peer in (None, end.peer.host)
         ]
 
-    async def connect(self, host: _Host, address: Address) -> MemoryChannel:
+    async def connect(self, host: Host, address: Address) -> MemoryChannel:
         """The handshake of ``dial``, without its deadline."""
         there = address.host
         await self._until(lambda: host.alive and host.running)
@@ -502,12 +185,12 @@ class MemoryNetwork:
             raise
         return channel
 
-    def _make_channel(self, host: _Host, target: _Host, address: Address) -> MemoryChannel:
+    def _make_channel(self, host: Host, target: Host, address: Address) -> MemoryChannel:
         local = Address(host.name, self.free_port(host.name, _FIRST_DIAL_PORT))
         near = MemoryChannel(self, host, local, address)
         far = MemoryChannel(self, target, address, local)
-        near.outward = far.inward = _Pipe(self, near, far)
-        near.inward = far.outward = _Pipe(self, far, near)
+        near.outward = far.inward = Pipe(self, near, far)
+        near.inward = far.outward = Pipe(self, far, near)
         self.keep(near.outward)
         self.keep(near.inward)
         self.note("connect", near.outward.label)
@@ -537,11 +220,11 @@ class MemoryNetwork:
         listening = self._hosts[host].listeners
         return next(port for port in ports if port not in listening)
 
-    def keep(self, pipe: _Pipe) -> None:
+    def keep(self, pipe: Pipe) -> None:
         """Something may come of this pipe."""
         self._pipes[pipe] = None
 
-    def drop_idle(self, pipe: _Pipe) -> None:
+    def drop_idle(self, pipe: Pipe) -> None:
         """Nothing may come of this pipe any more, if it is idle."""
         if pipe.idle:
             self._pipes.pop(pipe, None)
@@ -609,7 +292,7 @@ class MemoryNetwork:
         dead.reachable = how != "silence"
         dead.listeners.clear()
         dead.parked.clear()
-        mark = {"reset": _Mark.RESET, "eof": _Mark.END, "silence": None}[how]
+        mark = {"reset": Mark.RESET, "eof": Mark.END, "silence": None}[how]
         for channel in self.channels(host):
             channel.die(mark)
 
@@ -642,34 +325,3 @@ class MemoryNetwork:
 
 def _paths(source: str, target: str, both: bool) -> list[tuple[str, str]]:
     return [(source, target), (target, source)] if both else [(source, target)]
-
-
-def _bytes_view(buffer: Buffer) -> memoryview:
-    view = memoryview(buffer)
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
-
-
-def _take(queue: deque[memoryview], count: int) -> list[memoryview]:
-    """Remove the first ``count`` bytes from a queue of views."""
-    taken = []
-    while count:
-        view = queue.popleft()
-        if len(view) > count:
-            queue.appendleft(view[count:])
-            view = view[:count]
-        taken.append(view)
-        count -= len(view)
-    return taken
-
-
-def _copy(pieces: Sequence[memoryview], views: Sequence[memoryview]) -> None:
-    """Fill ``views`` in order from ``pieces``, which hold no more than they."""
-    targets = iter(views)
-    target = next(targets)
-    for piece in pieces:
-        while piece:
-            if not target:
-                target = next(targets)
-            count = min(len(piece), len(target))
-            target[:count] = piece[:count]
-            piece, target = piece[count:], target[count:]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ringd.engine import early, link
+from ringd.engine import early, link, run_ahead
 from ringd.engine.engine import EngineOptions
 from ringd.rendezvous import agent, intake
 from ringd.transport import handshaking
@@ -101,7 +101,7 @@ def test_every_message_of_the_local_protocol_is_listed_with_its_number() -> None
 
 
 def test_every_reason_for_a_refusal_is_listed() -> None:
-    sources = ("wire/handshake.py", "rendezvous/service.py", "daemon/node.py")
+    sources = ("wire/handshake.py", "rendezvous/service.py", "daemon/mesh.py")
     code = "".join((TOP / "ringd" / name).read_text() for name in sources)
     reasons = set(re.findall(r'(?:_Refused|Refusal)\("(\w+)"', code))
     section = PAGE.partition("| code | refused because |")[2].partition("\n\n")[0]
@@ -129,7 +129,8 @@ def test_every_word_of_a_fingerprint_is_there(word: str) -> None:
         (link.ACK_EVERY_FRAMES, "acknowledge after {} frames or 4 MiB"),
         (link.ACK_EVERY_BYTES >> 20, "acknowledge after 64 frames or {} MiB"),
         (early.MAX_EARLY_BYTES >> 20, "ringd keeps up to {} MiB"),
-        (early.MAX_EARLY_FRAMES, "payload and {:,} frames"),
+        (early.MAX_EARLY_FRAMES_OF_PEER, "payload and {:,} frames"),
+        (run_ahead.RUN_AHEAD_BYTES >> 20, "take the count over {} MiB"),
         (4 * EngineOptions().max_in_flight, "for seq up to {:,} beyond"),
         (EngineOptions().eager_bytes >> 10, "`eager_bytes` ({} KiB by default)"),
         (EngineOptions().segment_bytes >> 20, "`segment_bytes` ({} MiB by default)"),

@@ -251,14 +251,15 @@ class Daemons:
         for rank in self._daemons:
             self.await_daemon(rank, formed=not but)
 
-    def start_daemon(self, rank: int) -> None:
-        """Start one rank's daemon."""
+    def start_daemon(self, rank: int, **settings: object) -> None:
+        """Start one rank's daemon, with settings of its own."""
         self._daemons[rank] = self._spawn(
             "daemon",
             rank=rank,
             rendezvous=self.rendezvous,
             socket=self.socket(rank),
             accounting=self.folder / f"bytes{rank}.jsonl",
+            **settings,
         )
 
     def await_daemon(self, rank: int, *, formed: bool = True) -> None:

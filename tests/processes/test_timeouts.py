@@ -33,12 +33,12 @@ def test_a_rank_that_never_enters_is_named_and_a_late_entrant_gets_the_same_verd
     standing: Standing,
 ) -> None:
     group = standing(3)
-    group.start(faults.call, but=2, timeout_s=1.0, algorithm="direct")
+    group.start(faults.call, but=2, timeout_s=1.0, algorithm="exchange")
     first = group.results(but=2)
     for told in first:
         says_all(told, waiting_on=[2], seq=0)
         assert 0.9 < told["took_s"] < 1.0 + SLACK_S
-    late = group.trainer(2).do(faults.call, timeout_s=60.0, algorithm="direct")
+    late = group.trainer(2).do(faults.call, timeout_s=60.0, algorithm="exchange")
     assert late["error"] == "CollectiveTimeoutError"
     assert late["took_s"] < SLACK_S
     assert late["text"] in [told["text"] for told in first]
@@ -47,12 +47,12 @@ def test_a_rank_that_never_enters_is_named_and_a_late_entrant_gets_the_same_verd
 
 def test_the_first_deadline_to_expire_ends_the_operation_for_all(standing: Standing) -> None:
     group = standing(3)
-    group.trainer(0).start(faults.call, timeout_s=60.0, algorithm="direct")
-    group.trainer(1).start(faults.call, timeout_s=1.0, algorithm="direct")
+    group.trainer(0).start(faults.call, timeout_s=60.0, algorithm="exchange")
+    group.trainer(1).start(faults.call, timeout_s=1.0, algorithm="exchange")
     for told in group.results(but=2):
         assert told["error"] == "CollectiveTimeoutError"
         assert told["took_s"] < 1.0 + 2 * SLACK_S
-    assert group.trainer(2).do(faults.call, algorithm="direct")["error"] == "CollectiveTimeoutError"
+    assert group.trainer(2).do(faults.call, algorithm="exchange")["error"] == "CollectiveTimeoutError"
     assert [told["value"] for told in group.do(faults.call)] == [3.0] * 3
 
 
@@ -60,12 +60,12 @@ def test_recv_timeout_ends_an_operation_whose_peer_is_silent_long_before_its_dea
     standing: Standing,
 ) -> None:
     group = standing(3)
-    group.start(faults.call, but=2, recv_timeout_ms=300, timeout_s=60.0, algorithm="direct")
+    group.start(faults.call, but=2, recv_timeout_ms=300, timeout_s=60.0, algorithm="exchange")
     for told in group.results(but=2):
         says_all(told, waiting_on=[2], seq=0)
         assert told["fields"]["setting"] == "recv_timeout_ms"
         assert 0.25 < told["took_s"] < 0.3 + SLACK_S
-    assert group.trainer(2).do(faults.call, algorithm="direct")["error"] == "CollectiveTimeoutError"
+    assert group.trainer(2).do(faults.call, algorithm="exchange")["error"] == "CollectiveTimeoutError"
     assert [told["value"] for told in group.do(faults.call)] == [3.0] * 3
 
 

@@ -489,7 +489,8 @@ class Real:
 @asynccontextmanager
 async def real_rank_0() -> AsyncIterator[Real]:
     """The only place where ringd is imported."""
-    from ringd.daemon.node import Node, Place
+    from ringd.daemon.mesh import Place
+    from ringd.daemon.node import Node
     from ringd.engine.engine import EngineOptions
     from ringd.rendezvous.service import RendezvousService
     from ringd.transport.base import Address

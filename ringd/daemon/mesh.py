@@ -1,0 +1,197 @@
+"""The data connections of a node: it listens, admits, dials, and hands each link to the engine.
+
+One link per pair of ranks, dialled by the lower rank; ring neighbours from the moment the group
+forms, others on first use. A link that broke is made anew when an operation needs it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ringd.engine.engine import Engine
+from ringd.engine.link import Link
+from ringd.errors import AddressInUseError, RendezvousError
+from ringd.transport.base import Address, Listener, Transport
+from ringd.transport.connection import Connection
+from ringd.transport.handshaking import Reception, shake_hands_as_dialer
+from ringd.wire.frame import Kind, Limits
+from ringd.wire.handshake import LINK, Credentials, Expectation, Identity, Refusal
+
+DIAL_LIMIT_S = 10.0
+BACKOFF_S = (0.05, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node listens and what it tells others.
+
+    Attributes:
+        bind: local host to listen on; "" is the local address that reached the rendezvous.
+        ports: ports to try in turn; (0,) is any.
+        advertise_host: told to others instead of the bound host; "" is the bound one.
+        advertise_port: told to others instead of the bound port; 0 is the bound one.
+    """
+
+    bind: str = ""
+    ports: tuple[int, ...] = (0,)
+    advertise_host: str = ""
+    advertise_port: int = 0
+
+
+class Mesh:
+    """The links of one rank.
+
+    Args:
+        credentials: of role "link".
+        on_unreachable: told (peer, reason) when a link could not be made in 10 s.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        transport: Transport,
+        credentials: Credentials,
+        place: Place,
+        *,
+        rng: random.Random,
+        nonce: Callable[[], bytes],
+        log: logging.Logger,
+        on_unreachable: Callable[[int, str], None],
+    ) -> None:
+        self.address: Address | None = None
+        self.listening: Address | None = None
+        self.members: dict[int, Address] = {}
+        self._engine = engine
+        self._transport = transport
+        self._credentials = credentials
+        self._place = place
+        self._rng = rng
+        self._nonce = nonce
+        self._log = log
+        self._on_unreachable = on_unreachable
+        self._listener: Listener | None = None
+        self._dialling: dict[int, asyncio.Task[None]] = {}
+        self._closed = False
+        self._reception = Reception(
+            credentials,
+            roles=frozenset({LINK}),
+            admit=self._admit,
+            establish=self._establish,
+            log=log,
+            make_nonce=nonce,
+        )
+
+    async def listen(self, local: Address) -> Address:
+        """Listen, once; ``local`` is our end of the connection to the rendezvous.
+
+        Returns:
+            What is advertised.
+
+        Raises:
+            AddressInUseError: no port of ours is free.
+        """
+        place = self._place
+        if self._listener is None:
+            self._listener = await self._bind(place.bind or local.host)
+        bound = self.listening = self._listener.address
+        host = place.advertise_host or (local.host if _is_any(bound.host) else bound.host)
+        self.address = Address(host, place.advertise_port or bound.port)
+        return self.address
+
+    async def _bind(self, host: str) -> Listener:
+        last: AddressInUseError | None = None
+        for port in self._place.ports:
+            try:
+                return await self._transport.listen(Address(host, port), self._reception.on_channel)
+            except AddressInUseError as exc:
+                last = exc
+        assert last is not None
+        raise last
+
+    def meet(self, members: dict[int, Address]) -> None:
+        """All daemons are here: make the links to the ring neighbours."""
+        self.members = members
+        rank, n = self._engine.rank, self._engine.world_size
+        for peer in {(rank + 1) % n, (rank - 1) % n} - {rank}:
+            if rank < peer:
+                self.dial(peer)
+
+    def dial(self, peer: int) -> None:
+        """Make a link to ``peer``, unless there is one or it is being made."""
+        busy = peer in self._dialling or peer in self._engine.links
+        if peer in self.members and not busy and not self._closed:
+            self._dialling[peer] = self._engine.loop.create_task(self._keep_dialling(peer))
+
+    async def _keep_dialling(self, peer: int) -> None:
+        loop = self._engine.loop
+        deadline = loop.time() + DIAL_LIMIT_S
+        pause, longest = BACKOFF_S
+        address = self.members[peer]
+        try:
+            while True:
+                try:
+                    await self._dial_once(peer, address, deadline)
+                    return
+                except (OSError, RendezvousError) as exc:
+                    reason = f"can't connect to {address}: {type(exc).__name__}: {exc}"
+                if loop.time() + pause >= deadline:
+                    self._log.warning("no link to rank %d: %s", peer, reason)
+                    self._on_unreachable(peer, reason)
+                    return
+                await asyncio.sleep(pause * (0.5 + self._rng.random()))
+                pause = min(2 * pause, longest)
+        finally:
+            self._dialling.pop(peer, None)
+
+    async def _dial_once(self, peer: int, address: Address, deadline: float) -> None:
+        channel = await self._transport.dial(address, deadline=deadline)
+        await shake_hands_as_dialer(
+            channel,
+            self._credentials,
+            expect=Expectation(LINK, peer),
+            establish=self._establish,
+            deadline=deadline,
+            nonce=self._nonce(),
+        )
+
+    def _admit(self, peer: Identity) -> Refusal | None:
+        rank = self._engine.rank
+        if peer.rank == rank:
+            return Refusal("rank_taken", f"rank {peer.rank} is this daemon's own rank")
+        if peer.rank > rank:
+            return Refusal("wrong_direction", f"rank {rank} dials rank {peer.rank} itself")
+        return None
+
+    def _establish(self, connection: Connection, peer: Identity) -> tuple[Link, Limits]:
+        """A peer proved itself: from its next frame on the link takes over."""
+        engine = self._engine
+        link = Link(engine, peer.rank, connection)
+        old = engine.links.get(peer.rank)
+        if old is not None:
+            # Only the lower rank dials, and only when it has no link: its old one is gone.
+            old.connection.abort()
+            engine.on_link_closed(old, ConnectionResetError("a new connection took its place"))
+        engine.links[peer.rank] = link
+        engine.loop.call_soon(engine.link_up, link)
+        return link, Limits(inline_bytes=engine.options.inline_bytes)
+
+    def close(self) -> None:
+        """Stop listening and dialling; peers hear a goodbye on every link."""
+        self._closed = True
+        for task in self._dialling.values():
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        self._reception.close()
+        for link in self._engine.links.values():
+            link.send_note(Kind.GOODBYE, 0, [self._engine.world.epoch])
+            link.connection.close()
+        self._engine.links.clear()
+
+
+def _is_any(host: str) -> bool:
+    return host in ("0.0.0.0", "::")

@@ -1,0 +1,223 @@
+"""``ringd run``: exit codes, output, and that nothing is left whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.processes.harness import (
+    Job,
+    command_for,
+    processes_of,
+    run_job,
+    start_job,
+    until,
+)
+from tests.processes.programs import jobs
+
+ENDS_WITHIN_S = 30.0
+FOR_EVER = "exec sleep 600"
+
+
+@pytest.fixture
+def start(folder: Path, owner: str) -> Callable[..., Job]:
+    """Start a job of N ranks of a shell script, or of a command."""
+    count = 0
+
+    def begin(n: int, command: str | list[str], *flags: str) -> Job:
+        nonlocal count
+        count += 1
+        words = ["sh", "-c", command] if isinstance(command, str) else command
+        return start_job(n, words, folder / f"job{count}", owner, *flags)
+
+    return begin
+
+
+@pytest.fixture
+def at_work(start: Callable[..., Job]) -> Job:
+    """Two ranks in the middle of their collectives."""
+    job = start(2, command_for(jobs.sum_for_ever))
+    job.await_output("at work", times=2)
+    return job
+
+
+def nothing_is_left(owner: str, job: Job) -> None:
+    until(lambda: not processes_of(owner), "no process is left", ENDS_WITHIN_S)
+    assert not list(job.folder.glob("run/ringd/*/*.sock"))
+
+
+def warden_of(job: Job, owner: str) -> int:
+    return next(pid for pid, command in processes_of(owner).items() if "warden" in command)
+
+
+def test_a_job_gets_ranks_and_results_and_accounts_for_its_bytes(
+    folder: Path, owner: str
+) -> None:
+    account = folder / "bytes.jsonl"
+    results = run_job(3, jobs.one_sum, folder, owner, "--accounting", str(account), count=30_000)
+    for rank, told in enumerate(results):
+        assert told == {"rank": rank, "world_size": 3, "epoch": 1, "sums": [6]}
+    lines = [json.loads(line) for line in account.read_text().splitlines()]
+    assert sorted(line["rank"] for line in lines) == [0, 1, 2]
+    for line in lines:
+        sent = sum(peer["payload"] for peer in line["sent"].values())
+        assert sent == 2 * 30_000 * 8 * 2 // 3, "2T(N-1)/N"
+        assert line["error"] is None
+        assert line["end_ns"] > line["start_ns"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("exit 7", 7), ("exit 0", 0), ("kill -9 $$", 137), ("kill -15 $$", 143)]
+)
+def test_the_exit_code_of_the_first_trainer_that_fails_is_kept(
+    start: Callable[..., Job], ending: str, code: int
+) -> None:
+    job = start(2, f"[ $RINGD_RANK = 0 ] || {ending}; [ {code} = 0 ] || {FOR_EVER}")
+    assert job.wait(ENDS_WITHIN_S) == code, job.err
+    if code:
+        assert "rank 1 failed" in job.err
+
+
+def test_every_line_has_its_rank_in_front_and_streams_stay_apart(
+    start: Callable[..., Job],
+) -> None:
+    script = "echo out of $RINGD_RANK; echo err of $RINGD_RANK >&2; printf 'no end of line'"
+    job = start(2, script)
+    assert job.wait() == 0
+    for rank in range(2):
+        assert job.of_rank(rank) == [f"out of {rank}", "no end of line"]
+        assert f"[{rank}] err of {rank}" in job.err.splitlines()
+    assert "err of" not in job.out
+
+
+def test_a_trainer_that_prints_a_megabyte_without_a_line_end_is_copied_whole(
+    start: Callable[..., Job],
+) -> None:
+    job = start(1, "head -c 1000000 /dev/zero | tr '\\0' x")
+    assert job.wait() == 0
+    assert job.out.count("x") == 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_to_the_launcher_ends_all_and_leaves_nothing(
+    at_work: Job, owner: str, number: int, code: int
+) -> None:
+    at_work.process.send_signal(number)
+    assert at_work.wait(ENDS_WITHIN_S) == code
+    nothing_is_left(owner, at_work)
+
+
+def test_trainers_that_ignore_signals_end_as_well(start: Callable[..., Job], owner: str) -> None:
+    job = start(2, "trap '' INT TERM; echo deaf; while :; do sleep 1; done")
+    job.await_output("deaf", times=2)
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait(ENDS_WITHIN_S) == 130
+    nothing_is_left(owner, job)
+
+
+def test_what_a_trainer_has_started_ends_with_it(start: Callable[..., Job], owner: str) -> None:
+    job = start(2, "sleep 600 & echo started; [ $RINGD_RANK = 0 ] || exit 3; wait")
+    assert job.wait(ENDS_WITHIN_S) == 3
+    nothing_is_left(owner, job)
+
+
+def kill(job: Job, owner: str, whom: str) -> None:
+    facts = job.facts()["ranks"][1]
+    pids: dict[str, Any] = {
+        "launcher": job.process.pid,
+        "trainer": facts["trainer_pid"],
+        "daemon": facts["daemon_pid"],
+    }
+    os.kill(pids[whom] if whom in pids else warden_of(job, owner), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("whom", "code", "text"),
+    [
+        ("trainer", 137, "rank 1 failed (signal SIGKILL)"),
+        ("daemon", 4, "the daemon 1 ended (signal SIGKILL)"),
+        ("warden", 4, "the warden process ended"),
+    ],
+)
+def test_a_killed_part_ends_the_job_by_name_and_leaves_nothing(
+    at_work: Job, owner: str, whom: str, code: int, text: str
+) -> None:
+    kill(at_work, owner, whom)
+    assert at_work.wait(ENDS_WITHIN_S) == code, at_work.err
+    assert text in at_work.err
+    if whom == "trainer":
+        assert "PeerLostError: rank 1 is lost" in at_work.err
+    nothing_is_left(owner, at_work)
+
+
+def test_a_killed_launcher_leaves_no_process(at_work: Job, owner: str) -> None:
+    kill(at_work, owner, "launcher")
+    assert at_work.wait() == -signal.SIGKILL
+    until(lambda: not processes_of(owner), "the warden has ended them", ENDS_WITHIN_S)
+
+
+def test_two_jobs_at_once_do_not_disturb_each_other(start: Callable[..., Job]) -> None:
+    both = [start(2, command_for(jobs.one_sum, count=1000)) for _ in range(2)]
+    for job in both:
+        assert job.wait() == 0, job.err
+        assert [told["sums"] for told in job.results()] == [[3], [3]]
+
+
+def test_a_job_id_that_runs_already_is_refused(folder: Path, owner: str) -> None:
+    first = start_job(1, ["sh", "-c", f"echo up; {FOR_EVER}"], folder, owner, "--job-id", "mine")
+    first.await_output("up")
+    files = (folder / "out").read_bytes(), (folder / "run/ringd/mine/job.json").read_bytes()
+    second = folder / "second"
+    (second / "run").parent.mkdir()
+    os.symlink(folder / "run", second / "run")
+    again = start_job(1, ["true"], second, owner, "--job-id", "mine")
+    assert again.wait() == 2
+    assert "'mine' is running already" in again.err
+    assert (folder / "run/ringd/mine/job.json").read_bytes() == files[1]
+    first.process.send_signal(signal.SIGINT)
+    assert first.wait(ENDS_WITHIN_S) == 130
+
+
+def test_a_command_that_is_not_found_is_said_at_once(start: Callable[..., Job]) -> None:
+    job = start(2, ["no-such-command", "--flag"])
+    assert job.wait() == 2
+    assert "the command 'no-such-command' is not found" in job.err
+    assert "Traceback" not in job.err
+
+
+def test_a_file_that_cannot_be_run_is_an_error_that_leaves_nothing(
+    start: Callable[..., Job], folder: Path, owner: str
+) -> None:
+    script = folder / "bad"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    job = start(2, [str(script)])
+    assert job.wait(ENDS_WITHIN_S) == 2, job.err
+    assert "Traceback" not in job.err
+    nothing_is_left(owner, job)
+
+
+def test_the_secret_is_in_a_private_file_and_on_no_command_line(at_work: Job, owner: str) -> None:
+    folder = next(at_work.folder.glob("run/ringd/*/job.json")).parent
+    secret = (folder / "secret").read_bytes().strip()
+    assert len(secret) >= 16
+    assert stat.S_IMODE((folder / "secret").stat().st_mode) & 0o077 == 0
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    pids = processes_of(owner)
+    assert len(pids) >= 6
+    for pid in pids:
+        assert secret not in Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert secret not in Path(f"/proc/{pid}/environ").read_bytes()
+    assert secret.decode() not in at_work.out + at_work.err
+    at_work.process.send_signal(signal.SIGINT)
+    at_work.wait(ENDS_WITHIN_S)
+    assert not folder.exists()
