@@ -1,7 +1,7 @@
 """The twin of data_parallel.py in one file, without ringd: a ring of multiprocessing queues.
 
 The same network, the same batches, the same start. Losses agree with those of data_parallel.py to
-a relative 1e-4: both add float32 gradients, in different orders with more than two ranks, and
+a relative 1e-5: both add float32 gradients, in different orders with more than two ranks, and
 what is rounded differently in one step enters all later ones. With two ranks they are equal.
 
 There is no overlap here, and no deadline: when a rank dies, the others wait for ever.

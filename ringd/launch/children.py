@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from ringd.daemon.watch import ProcessWatch
+
 MAX_LINE_BYTES = 64 * 1024
 
 
@@ -76,7 +78,7 @@ class Children:
             asyncio.create_task(_copy_lines(process.stderr, sys.stderr, name)),
         ]
         child = Child(name, rank, process, readers)
-        self.running[child] = asyncio.create_task(process.wait())
+        self.running[child] = asyncio.create_task(_exit_code(process))
         return child
 
     def _ward(self, sign: str, pid: int) -> None:
@@ -128,6 +130,23 @@ class Children:
         if self._warden is not None and self._warden.stdin is not None:
             self._warden.stdin.close()
             await self._warden.wait()
+
+
+async def _exit_code(process: asyncio.subprocess.Process) -> int:
+    """Wait for the end of the process itself.
+
+    ``Process.wait`` waits for the end of its output as well, which a child that it left behind
+    (a worker of a killed trainer) can hold open for ever.
+    """
+    ended = asyncio.Event()
+    watch = ProcessWatch(asyncio.get_running_loop(), process.pid, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        watch.close()
+    while process.returncode is None:  # asyncio's own watcher is about to say it
+        await asyncio.sleep(0.001)
+    return process.returncode
 
 
 def _signal_group(pid: int, number: int) -> None:

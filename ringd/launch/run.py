@@ -132,7 +132,10 @@ async def _start_all(
         daemons.append(await children.start(f"daemon {rank}", rank, daemon, env))
     for rank in range(job.world_size):
         env = _environment(job, rank, address)
-        trainers.append(await children.start(str(rank), rank, command, env))
+        try:
+            trainers.append(await children.start(str(rank), rank, command, env))
+        except OSError as exc:  # no interpreter, no permission
+            raise ConfigError(f"the command {command[0]!r} can't be run: {exc.strerror}") from None
     return trainers, daemons
 
 

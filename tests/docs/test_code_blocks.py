@@ -126,6 +126,12 @@ def test_every_fence_is_of_a_kind_that_is_known(page: Path) -> None:
 
 def test_every_make_target_of_the_readme_exists() -> None:
     targets = set(re.findall(r"^(\w+):", (TOP / "Makefile").read_text(), re.MULTILINE))
-    named = set(re.findall(r"\bmake (\w+)", (TOP / "README.md").read_text()))
+    named = set(re.findall(r"(?:^|`)make (\w+)", (TOP / "README.md").read_text(), re.MULTILINE))
     assert named
     assert named <= targets
+
+
+def test_the_readme_names_the_versions_that_are_tested() -> None:
+    page = " ".join((TOP / "README.md").read_text().split())
+    pins = dict(re.findall(r"^(\w+)==(\S+)$", (TOP / "constraints.txt").read_text(), re.MULTILINE))
+    assert f"Tested with torch {pins['torch']} and numpy {pins['numpy']};" in page

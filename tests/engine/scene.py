@@ -1,0 +1,146 @@
+"""A job in virtual time: N ranks in calm weather, where every bound can be asserted exactly."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ringd.engine.engine import Engine, EngineOptions
+from ringd.errors import RingdError
+from ringd.sim.clock import VirtualLoop
+from ringd.sim.cluster import Cluster, SimTrainer, host
+from ringd.sim.weather import CalmWeather
+from ringd.transport.memory import MemoryNetwork, Weather
+from ringd.vocabulary import OpSpec
+
+DELAY_S = 1 / 1024
+"""Each delivery's time on the wire: a power of two, so sums of it are exact."""
+TICK_S = EngineOptions().tick_s
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ALL_REDUCE = OpSpec("all_reduce", "float32", "sum", (5,))
+BARRIER = OpSpec("barrier", "", "", ())
+
+
+@dataclass
+class Ended:
+    """How a call ended, and when."""
+
+    error: RingdError | None
+    array: Array
+    began: float
+    at: float
+
+    @property
+    def took_s(self) -> float:
+        return self.at - self.began
+
+    @property
+    def code(self) -> str:
+        return "ok" if self.error is None else self.error.code
+
+
+class Scene:
+    """One job. ``run`` runs a test's coroutine once all trainers are attached."""
+
+    def __init__(
+        self,
+        n: int,
+        *,
+        weather: Weather | None = None,
+        pipe_bytes: int = 256 * 1024,
+        **options: Any,
+    ) -> None:
+        self.n = n
+        self.loop = VirtualLoop(start_s=0.0, time_limit_s=3600.0)
+        self.network = MemoryNetwork(
+            self.loop, weather or CalmWeather(DELAY_S), pipe_bytes=pipe_bytes, trace=[]
+        )
+        self.loop.diagnose.append(self.network.describe)
+        self.cluster = Cluster(
+            self.network, n, random.Random(1), replace(EngineOptions(), **options)
+        )
+
+    def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start, run ``main``, stop; nothing may be unhandled."""
+
+        async def whole() -> None:
+            await self.cluster.start()
+            await self.quiet()
+            await main()
+            await self.cluster.stop()
+
+        try:
+            self.loop.run_until_complete(whole())
+            assert not self.loop.unhandled
+        finally:
+            self.loop.close()
+
+    async def quiet(self) -> None:
+        """Until all links of the ring are there and nothing is on its way."""
+        await asyncio.sleep(1.0)
+
+    def engine(self, rank: int) -> Engine:
+        return self.cluster.nodes[rank].engine
+
+    def trainer(self, rank: int) -> SimTrainer:
+        return self.cluster.trainers[rank]
+
+    def host(self, rank: int) -> str:
+        return host(rank)
+
+    def call(
+        self,
+        rank: int,
+        spec: OpSpec = ALL_REDUCE,
+        array: Array | None = None,
+        *,
+        timeout_s: float = 60.0,
+        recv_timeout_s: float = 0.0,
+    ) -> asyncio.Future[Ended]:
+        """Begin a call on one rank; its region is ``array``, or rank + 1 everywhere."""
+        if array is None:
+            count = spec.region_count(self.n)
+            array = np.full(count, rank + 1).astype(spec.dtype or "uint8")
+        future: asyncio.Future[Ended] = self.loop.create_future()
+        view = memoryview(array).cast("B") if array.size else memoryview(b"")
+        began = self.loop.time()
+
+        def done(error: RingdError | None) -> None:
+            future.set_result(Ended(error, array, began, self.loop.time()))
+
+        self.engine(rank).submit(
+            spec.packed,
+            lambda size: view[:size],
+            done,
+            timeout_s=timeout_s,
+            recv_timeout_s=recv_timeout_s,
+        )
+        return future
+
+    async def calls(self, specs: Sequence[OpSpec], **options: Any) -> list[Ended]:
+        """Rank r calls specs[r], all at once; how each ended."""
+        return await self.all(self.call(r, spec, **options) for r, spec in enumerate(specs))
+
+    async def all(self, futures: Any) -> list[Ended]:
+        return list(await asyncio.gather(*futures))
+
+    async def sum_works(self, ranks: Sequence[int] | None = None) -> None:
+        """The next call is an ordinary one, and every rank has the same place in the order."""
+        everyone = range(self.n) if ranks is None else ranks
+        ended = await self.all(self.call(rank) for rank in everyone)
+        total = sum(range(1, self.n + 1))
+        for one in ended:
+            assert one.error is None, one.error
+            assert (one.array == total).all()
+        assert len({self.engine(rank).world.next_seq for rank in everyone}) == 1
+
+
+def until_ended(futures: Sequence[Awaitable[Ended]]) -> Awaitable[list[Ended]]:
+    """Gather, for a reader who wants to say when."""
+    return asyncio.gather(*futures)

@@ -1,0 +1,142 @@
+"""When calls end that can't complete: to the tick."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from ringd.vocabulary import OpSpec
+from tests.engine.scene import ALL_REDUCE, DELAY_S, TICK_S, Scene
+
+EXCHANGE = replace(ALL_REDUCE, algorithm="exchange")
+LARGE = OpSpec("all_reduce", "float32", "sum", (100_000,), algorithm="ring")
+MS = 0.001
+"""Remaining times travel in whole milliseconds."""
+
+
+@pytest.mark.parametrize("spec", [EXCHANGE, LARGE])
+def test_a_call_ends_at_its_deadline_and_at_most_a_tick_later(spec: OpSpec) -> None:
+    scene = Scene(3)
+
+    async def main() -> None:
+        ended = await scene.all(scene.call(r, spec, timeout_s=2.0) for r in (0, 1))
+        for one in ended:
+            assert one.code == "timeout"
+            assert 2.0 - MS <= one.took_s <= 2.0 + TICK_S + DELAY_S
+
+    scene.run(main)
+
+
+def test_a_timeout_says_op_seq_peer_bytes_and_time() -> None:
+    scene = Scene(3)
+
+    async def main() -> None:
+        await scene.sum_works()
+        ended = await scene.all(scene.call(r, EXCHANGE, timeout_s=2.0) for r in (0, 1))
+        for one in ended:
+            assert one.error is not None
+            fields = one.error.fields
+            assert (fields["op"], fields["group"], fields["epoch"], fields["seq"]) == (
+                ("all_reduce", 0, 1, 1)
+            )
+            assert fields["waiting_on"] == [2]
+            assert (fields["bytes_done"], fields["bytes_total"]) == (20, 40)
+            assert 2.0 - MS <= fields["elapsed_s"] <= 2.0 + TICK_S
+            assert "waiting on rank 2, 20 of 40 bytes received" in str(one.error)
+            assert "all_reduce (operation 1 of group 0, epoch 1)" in str(one.error)
+
+    scene.run(main)
+
+
+def test_the_first_deadline_to_expire_ends_the_operation_for_all_who_entered() -> None:
+    scene = Scene(4)
+
+    async def main() -> None:
+        futures = [scene.call(0, EXCHANGE, timeout_s=60.0), scene.call(1, EXCHANGE, timeout_s=1.0)]
+        futures.append(scene.call(2, EXCHANGE, timeout_s=30.0))
+        for one in await scene.all(futures):
+            assert one.code == "timeout"
+            assert one.took_s <= 1.0 + TICK_S + 2 * DELAY_S
+
+    scene.run(main)
+
+
+def test_the_deadline_is_counted_from_the_call_not_from_the_entry_of_the_last() -> None:
+    scene = Scene(2)
+
+    async def main() -> None:
+        first = scene.call(0, LARGE, timeout_s=1.0)
+        await asyncio.sleep(0.9)
+        scene.network.cut(scene.host(0), scene.host(1))
+        second = scene.call(1, LARGE, timeout_s=60.0)
+        assert (await first).took_s <= 1.0 + TICK_S + DELAY_S
+        # The cut link can't tell rank 1, but the rendezvous does.
+        assert (await second).took_s <= 0.1 + TICK_S + 3 * DELAY_S
+
+    scene.run(main)
+
+
+@pytest.mark.parametrize("late_by_s", [0.0, 5.0, 100.0])
+def test_a_late_entrant_gets_the_stored_verdict_at_once_and_the_next_call_works(
+    late_by_s: float,
+) -> None:
+    scene = Scene(3)
+
+    async def main() -> None:
+        ended = await scene.all(scene.call(r, EXCHANGE, timeout_s=1.0) for r in (0, 1))
+        await asyncio.sleep(4 * DELAY_S + late_by_s)
+        late = await scene.call(2, EXCHANGE, timeout_s=60.0)
+        assert late.code == "timeout"
+        assert late.took_s == 0
+        assert late.error is not None
+        assert str(late.error) in [str(one.error) for one in ended]
+        await scene.sum_works()
+
+    scene.run(main)
+
+
+def test_a_ranks_own_silence_limit_ends_the_operation_to_the_tick() -> None:
+    scene = Scene(3)
+
+    async def main() -> None:
+        call = scene.call(0, EXCHANGE, timeout_s=60.0, recv_timeout_s=0.5)
+        other = scene.call(1, EXCHANGE, timeout_s=60.0)
+        ended = await call
+        assert ended.code == "timeout"
+        assert ended.error is not None
+        assert ended.error.fields["setting"] == "recv_timeout_ms"
+        assert ended.error.fields["waiting_on"] == [2]
+        assert 0.5 - TICK_S <= ended.took_s <= 0.5 + 3 * TICK_S
+        assert (await other).took_s <= ended.took_s + DELAY_S
+
+    scene.run(main)
+
+
+def test_a_slow_peer_that_goes_on_sending_does_not_run_into_the_silence_limit() -> None:
+    scene = Scene(2, pipe_bytes=4096, segment_bytes=4096)
+
+    async def main() -> None:
+        scene.network.delay(scene.host(0), scene.host(1), 0.02)
+        ended = await scene.all(scene.call(r, LARGE, recv_timeout_s=0.5) for r in (0, 1))
+        for one in ended:
+            assert one.error is None
+            assert one.took_s > 1.0
+
+    scene.run(main)
+
+
+def test_operations_before_and_after_one_that_times_out_complete() -> None:
+    scene = Scene(3)
+
+    async def main() -> None:
+        before = [scene.call(r) for r in range(3)]
+        stuck = [scene.call(r, EXCHANGE, timeout_s=1.0) for r in (0, 1)]
+        await asyncio.sleep(2.0)
+        late = scene.call(2, EXCHANGE)
+        after = [scene.call(r) for r in range(3)]
+        assert [one.code for one in await scene.all(before + after)] == ["ok"] * 6
+        assert [one.code for one in await scene.all([*stuck, late])] == ["timeout"] * 3
+
+    scene.run(main)

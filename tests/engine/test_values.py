@@ -1,0 +1,164 @@
+"""Exact results on 7 ranks, in rough weather, for every algorithm and every way to cut segments."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from ringd.sim.scenario import Call
+from ringd.sim.weather import Climate, SeededWeather
+from ringd.vocabulary import ALGORITHMS, OpSpec
+from tests.engine.scene import Array, Scene
+
+ROUGH = Climate(
+    mean_delay_s=0.0005,
+    path_spread=8.0,
+    spike_chance=0.02,
+    spike_factor=20.0,
+    whole_weight=1,
+    part_weight=2,
+    crumb_weight=1,
+    crumb_bytes=7,
+)
+
+
+def rough(seed: int) -> SeededWeather:
+    return SeededWeather(random.Random(seed), ROUGH)
+
+
+def all_calls(n: int, count: int) -> list[Call]:
+    specs = []
+    for collective, algorithms in ALGORITHMS.items():
+        reducing = collective in ("all_reduce", "reduce_scatter")
+        for algorithm in algorithms:
+            for dtype in ("float32", "int64", "float16"):
+                shape = () if collective == "barrier" else (count,)
+                specs.append(
+                    OpSpec(
+                        collective,
+                        "" if collective == "barrier" else dtype,
+                        "max" if reducing and dtype == "int64" else "sum" if reducing else "",
+                        shape,
+                        root=n // 2 if collective == "broadcast" else -1,
+                        algorithm=algorithm,
+                    )
+                )
+    return [Call(spec, salt) for salt, spec in enumerate(specs)]
+
+
+@pytest.mark.parametrize(("n", "count"), [(7, 1), (7, 1000), (7, 40_000), (2, 70_000), (5, 9001)])
+def test_every_algorithm_gives_exact_results_with_six_operations_in_flight(
+    n: int, count: int
+) -> None:
+    scene = Scene(n, weather=rough(n * count), segment_bytes=16 * 1024, eager_bytes=4096)
+
+    async def main() -> None:
+        async def program(rank: int) -> None:
+            flying = []
+            for call in all_calls(n, count):
+                region = call.region(rank, n)
+                flying.append((call, region, scene.call(rank, call.spec, region)))
+                if len(flying) > 5:
+                    await land(rank, *flying.pop(0))
+            for one in flying:
+                await land(rank, *one)
+
+        async def land(rank: int, call: Call, region: Array, future: object) -> None:
+            ended = await future  # type: ignore[misc]
+            assert ended.error is None, (call.spec, ended.error)
+            result = call.result_of(region, rank)
+            assert np.array_equal(result, call.expected(rank, n)), (rank, call.spec)
+
+        await scene_gather(*(program(rank) for rank in range(n)))
+
+    scene.run(main)
+
+
+async def scene_gather(*programs: object) -> None:
+    import asyncio
+
+    await asyncio.gather(*programs)  # type: ignore[call-overload]
+
+
+def test_two_landings_that_pause_halfway_do_not_share_their_scratch_memory() -> None:
+    # On a tree rank 0 folds the segments of several children while both are half here.
+    n, count = 5, 60_000
+    scene = Scene(n, weather=rough(3), pipe_bytes=16 * 1024, inline_bytes=1024)
+    calls = [
+        Call(OpSpec("all_reduce", "float64", "sum", (count,), algorithm=algorithm), salt)
+        for salt, algorithm in enumerate(("tree", "ring", "tree", "ring"))
+    ]
+
+    async def main() -> None:
+        regions = [[call.region(rank, n) for call in calls] for rank in range(n)]
+        futures = [
+            scene.call(rank, call.spec, region)
+            for rank in range(n)
+            for call, region in zip(calls, regions[rank], strict=True)
+        ]
+        for ended in await scene.all(futures):
+            assert ended.error is None
+        for rank in range(n):
+            for call, region in zip(calls, regions[rank], strict=True):
+                assert np.array_equal(region, call.expected(rank, n)), (rank, call.spec)
+
+    scene.run(main)
+
+
+def irregular(rank: int, count: int, dtype: str) -> Array:
+    values = np.random.default_rng(rank).normal(size=count) * 10.0 ** (rank % 3)
+    return values.astype(dtype)
+
+
+def left_fold(n: int, count: int, dtype: str) -> Array:
+    total = irregular(0, count, dtype).astype("float32" if dtype == "float16" else dtype)
+    for rank in range(1, n):
+        total += irregular(rank, count, dtype).astype(total.dtype)
+    return total.astype(dtype)
+
+
+@pytest.mark.parametrize("n", [3, 7])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_deterministic_gives_the_left_fold_whatever_segments_and_algorithm(
+    n: int, dtype: str
+) -> None:
+    count = 5000
+    expected = left_fold(n, count, dtype).tobytes()
+    for segment_bytes, eager_bytes in ((64, 0), (1024, 256), (1 << 20, 1 << 16)):
+        for algorithm in ("auto", "direct", "exchange"):
+            spec = OpSpec(
+                "all_reduce", dtype, "sum", (count,), algorithm=algorithm, deterministic=True
+            )
+            scene = Scene(
+                n, weather=rough(1), segment_bytes=segment_bytes, eager_bytes=eager_bytes
+            )
+
+            async def main(scene: Scene = scene, spec: OpSpec = spec) -> None:
+                futures = [scene.call(r, spec, irregular(r, count, dtype)) for r in range(n)]
+                for ended in await scene.all(futures):
+                    assert ended.error is None
+                    assert ended.array.tobytes() == expected
+
+            scene.run(main)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 7])
+@pytest.mark.parametrize("algorithm", ["ring", "tree"])
+def test_n10_ring_and_tree_give_all_ranks_the_same_bits_and_again_when_repeated(
+    n: int, algorithm: str
+) -> None:
+    spec = OpSpec("all_reduce", "float32", "sum", (1000,), algorithm=algorithm)
+    seen = set()
+    for seed in range(5):
+        scene = Scene(n, weather=rough(seed), segment_bytes=1024, eager_bytes=256)
+
+        async def main(scene: Scene = scene) -> None:
+            cancelling = np.array([1e8, 1, -1e8, 1], np.float32)
+            regions = [np.resize(np.roll(cancelling, -rank), 1000) for rank in range(n)]
+            ended = await scene.all(scene.call(r, spec, regions[r]) for r in range(n))
+            seen.update(one.array.tobytes() for one in ended)
+
+        scene.run(main)
+    assert len(seen) == 1
