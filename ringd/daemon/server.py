@@ -59,7 +59,10 @@ def _listen(path: Path) -> socket.socket:
         AddressInUseError: a living daemon has this socket.
         ConfigError: the path can't be used.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as exc:
+        raise ConfigError(f"the folder of the socket {path} can't be made: {exc}") from None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
         if path.is_socket():

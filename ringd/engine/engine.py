@@ -178,14 +178,14 @@ class Engine:
 
     def _stopped(self, group: Group, compiled: Compiled) -> RingdError | None:
         """Why a call may not begin; a verdict or first cause takes its place in the order."""
-        if group.broken is not None:
-            return group.broken.copy()
         seq = group.next_seq
         verdict = group.verdicts.get(seq)
-        if verdict is not None:
+        if verdict is not None:  # also when the epoch is over since: it came to its end before
             group.next_seq = seq + 1
             self.router.early.take(group.number, group.epoch, seq)
             return verdict.copy()
+        if group.broken is not None:
+            return group.broken.copy()
         if group.pending is not None:
             first, group.pending = group.pending, None
             error = type(first)(

@@ -73,7 +73,7 @@ def timed_out(
     if quiet is not None:
         setting, limit = "recv_timeout_ms", f"{op.recv_timeout_s * 1e3:.0f} ms without a byte"
     else:
-        setting, limit = "timeout_s", f"its deadline of {op.timeout_s:g} s"
+        setting, limit = "timeout_s", f"its deadline of {_round(op.timeout_s):g} s"
     whom = ranks_text(waiting) if waiting else "the acknowledgement of its own sends"
     look = f"See what {whom} is doing (ringd status)" if waiting else "See ringd status"
     return CollectiveTimeoutError(
@@ -90,6 +90,11 @@ def timed_out(
         setting=setting,
         **progress,
     )
+
+
+def _round(timeout_s: float) -> float:
+    """What the caller asked for: what reaches the daemon is less by the way to it."""
+    return round(timeout_s * 20) / 20 or timeout_s
 
 
 def peer_lost(

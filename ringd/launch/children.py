@@ -144,7 +144,8 @@ async def _exit_code(process: asyncio.subprocess.Process) -> int:
         await ended.wait()
     finally:
         watch.close()
-    while process.returncode is None:  # asyncio's own watcher is about to say it
+    # asyncio's own watcher is about to say it, and has no event for that.
+    while process.returncode is None:  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     return process.returncode
 

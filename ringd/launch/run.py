@@ -64,13 +64,20 @@ def run(command: Sequence[str], n: int, loaded: Loaded) -> int:
         ConfigError: the command can't be run.
     """
     if shutil.which(command[0]) is None:
-        raise ConfigError(f"the command {command[0]!r} is not found")
-    logs.setup("run", level=loaded.settings.log_level, as_json=loaded.settings.log_json)
+        hint = f"; try: -- python {command[0]}" if Path(command[0]).is_file() else ""
+        raise ConfigError(f"the command {command[0]!r} is not found{hint}")
+    logs.setup("run", level=_log_level(loaded), as_json=loaded.settings.log_json)
     job = _prepare(n, loaded)
     try:
         return asyncio.run(_run(job, command))
     finally:
         shutil.rmtree(job.folder, ignore_errors=True)
+
+
+def _log_level(loaded: Loaded) -> str:
+    """Of the launcher and its daemons: quiet, unless somebody asked."""
+    asked = loaded.origin["log_level"] != "default"
+    return loaded.settings.log_level if asked else "warning"
 
 
 def _prepare(n: int, loaded: Loaded) -> Job:
@@ -142,8 +149,7 @@ async def _start_all(
 def _environment(job: Job, rank: int, address: Address) -> dict[str, str]:
     """What a rank's daemon and trainer see: the launcher's own settings, and their place."""
     overrides = {k: v for k, v in job.loaded.overrides().items() if k not in ("bind", "port")}
-    if "log_level" not in overrides:
-        overrides["log_level"] = "warning"
+    overrides["log_level"] = _log_level(job.loaded)
     overrides |= {
         "job_id": job.job_id,
         "rank": rank,
@@ -199,6 +205,8 @@ async def _watch(
             for child, code in ended.result():
                 failure = _failure(child, code, daemons)
                 if failure:
+                    # What follows from our ending the others is no news.
+                    logging.getLogger("ringd.rendezvous").setLevel(logging.ERROR)
                     await children.end(trainers, _TRAINER_STEPS)
                     return failure
         await children.end(daemons, _DAEMON_STEPS)

@@ -70,7 +70,9 @@ def _find(loaded: Loaded) -> Path:
     jobs = {p.parent for p in living}
     if len(jobs) == 1:
         return living[0]
-    there = ", ".join(map(str, living)) or "none"
+    if not living:
+        raise DaemonLostError("no job is running here: no daemon's socket was found")
+    there = ", ".join(map(str, living))
     raise DaemonLostError(f"which daemon? Give --socket PATH; sockets found here: {there}")
 
 

@@ -105,6 +105,7 @@ class RendezvousService:
         self._timer: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
         self._rounds = 0
+        self._epoch_over = 0
         self._round: ReportRound | None = None
         self._round_timer: asyncio.TimerHandle | None = None
 
@@ -223,8 +224,11 @@ class RendezvousService:
         elif send.type == "start" and send.to == (0,):
             self._log.info("epoch %d starts", send.fields["epoch"])
         elif send.type == "lost":
-            self._log.warning(
-                "epoch %(epoch)d is over: rank %(rank)d, %(case)s: %(detail)s", send.fields
+            # Only the first says why; the others mostly follow from it.
+            level = logging.WARNING if send.fields["epoch"] > self._epoch_over else logging.INFO
+            self._epoch_over = send.fields["epoch"]
+            self._log.log(
+                level, "epoch %(epoch)d is over: rank %(rank)d, %(case)s: %(detail)s", send.fields
             )
         elif send.type == "refused":
             self._log.error("%s", send.fields["text"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,7 +127,8 @@ class Scene:
         """Rank r calls specs[r], all at once; how each ended."""
         return await self.all(self.call(r, spec, **options) for r, spec in enumerate(specs))
 
-    async def all(self, futures: Any) -> list[Ended]:
+    async def all(self, futures: Iterable[asyncio.Future[Ended]]) -> list[Ended]:
+        """How these calls ended, in their order."""
         return list(await asyncio.gather(*futures))
 
     async def sum_works(self, ranks: Sequence[int] | None = None) -> None:
@@ -139,8 +140,3 @@ class Scene:
             assert one.error is None, one.error
             assert (one.array == total).all()
         assert len({self.engine(rank).world.next_seq for rank in everyone}) == 1
-
-
-def until_ended(futures: Sequence[Awaitable[Ended]]) -> Awaitable[list[Ended]]:
-    """Gather, for a reader who wants to say when."""
-    return asyncio.gather(*futures)

@@ -97,9 +97,11 @@ def test_the_store_of_early_frames_is_bounded_in_bytes_and_frames_and_forgets() 
     with pytest.raises(FrameError, match="bytes for operations not entered"):
         store.keep(flow, [1, 1, 0], bytes(MAX_EARLY_BYTES + 1))
     assert store.drop_before(2) == 1
+    store = EarlyStore()
+    for seq in range(MAX_EARLY_FRAMES_OF_PEER):
+        store.flow(0, 2, seq, peer=1, overhead_bytes=48)
     with pytest.raises(FrameError, match="frames for operations not entered"):
-        for seq in range(MAX_EARLY_FRAMES_OF_PEER + 1):
-            store.flow(0, 2, seq, peer=1, overhead_bytes=48)
+        store.flow(0, 2, 0, peer=1, overhead_bytes=48)
     assert store.flow(0, 2, 0, peer=2, overhead_bytes=48), "each peer has bounds of its own"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from ringd.sim.scenario import Call
 from ringd.sim.weather import Climate, SeededWeather
 from ringd.vocabulary import ALGORITHMS, OpSpec
-from tests.engine.scene import Array, Scene
+from tests.engine.scene import Array, Ended, Scene
 
 ROUGH = Climate(
     mean_delay_s=0.0005,
@@ -65,21 +66,15 @@ def test_every_algorithm_gives_exact_results_with_six_operations_in_flight(
             for one in flying:
                 await land(rank, *one)
 
-        async def land(rank: int, call: Call, region: Array, future: object) -> None:
-            ended = await future  # type: ignore[misc]
+        async def land(rank: int, call: Call, region: Array, future: asyncio.Future[Ended]) -> None:
+            ended = await future
             assert ended.error is None, (call.spec, ended.error)
             result = call.result_of(region, rank)
             assert np.array_equal(result, call.expected(rank, n)), (rank, call.spec)
 
-        await scene_gather(*(program(rank) for rank in range(n)))
+        await asyncio.gather(*(program(rank) for rank in range(n)))
 
     scene.run(main)
-
-
-async def scene_gather(*programs: object) -> None:
-    import asyncio
-
-    await asyncio.gather(*programs)  # type: ignore[call-overload]
 
 
 def test_two_landings_that_pause_halfway_do_not_share_their_scratch_memory() -> None:
@@ -131,9 +126,7 @@ def test_deterministic_gives_the_left_fold_whatever_segments_and_algorithm(
             spec = OpSpec(
                 "all_reduce", dtype, "sum", (count,), algorithm=algorithm, deterministic=True
             )
-            scene = Scene(
-                n, weather=rough(1), segment_bytes=segment_bytes, eager_bytes=eager_bytes
-            )
+            scene = Scene(n, weather=rough(1), segment_bytes=segment_bytes, eager_bytes=eager_bytes)
 
             async def main(scene: Scene = scene, spec: OpSpec = spec) -> None:
                 futures = [scene.call(r, spec, irregular(r, count, dtype)) for r in range(n)]

@@ -57,9 +57,7 @@ def warden_of(job: Job, owner: str) -> int:
     return next(pid for pid, command in processes_of(owner).items() if "warden" in command)
 
 
-def test_a_job_gets_ranks_and_results_and_accounts_for_its_bytes(
-    folder: Path, owner: str
-) -> None:
+def test_a_job_gets_ranks_and_results_and_accounts_for_its_bytes(folder: Path, owner: str) -> None:
     account = folder / "bytes.jsonl"
     results = run_job(3, jobs.one_sum, folder, owner, "--accounting", str(account), count=30_000)
     for rank, told in enumerate(results):

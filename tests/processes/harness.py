@@ -416,7 +416,7 @@ class Daemons:
             with contextlib.suppress(ProcessLookupError):
                 trainer.signal(signal.SIGCONT)
             trainer.kill()
-        for rank, daemon in self._daemons.items():
+        for daemon in self._daemons.values():
             if daemon.poll() is None:
                 daemon.send_signal(signal.SIGCONT)
                 daemon.terminate()

@@ -31,18 +31,16 @@ def test_f3_a_thousand_small_operations_have_no_step_of_forty_milliseconds(
 
 
 def test_f3_nagle_is_off_on_the_side_that_dials_and_on_the_side_that_accepts() -> None:
-    accepted: list[Channel] = []
-
     async def both_sides() -> list[int]:
         transport = TcpTransport()
-        listener = await transport.listen(Address("127.0.0.1", 0), accepted.append)
+        came: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
+        listener = await transport.listen(Address("127.0.0.1", 0), came.set_result)
         deadline = asyncio.get_running_loop().time() + 10
         dialled = await transport.dial(listener.address, deadline=deadline)
-        while not accepted:
-            await asyncio.sleep(0)
+        accepted = await came
         ports = {dialled.local.port, listener.address.port}
         found = options_of_connections(ports)
-        for channel in (dialled, accepted[0]):
+        for channel in (dialled, accepted):
             channel.abort()
         listener.close()
         return found

@@ -35,7 +35,9 @@ def test_n3_a_float16_sum_may_pass_the_range_on_its_way(standing: Standing) -> N
 
 
 def test_n3_a_float16_average_may_pass_the_range_on_its_way(standing: Standing) -> None:
-    everywhere(standing(2).do(numerics.average, dtype="float16", value=60000.0, count=77), [60000.0])
+    everywhere(
+        standing(2).do(numerics.average, dtype="float16", value=60000.0, count=77), [60000.0]
+    )
 
 
 @pytest.mark.parametrize(

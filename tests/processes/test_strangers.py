@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import secrets
 import socket
-import struct
 import time
 from collections.abc import Callable, Iterator
 
@@ -44,13 +43,12 @@ def at_work(group: Daemons) -> Iterator[None]:
         assert told["slowest_s"] < 1.0 * WIDER
 
 
-def ports_of(group: Daemons) -> list[tuple[str, tuple[str, int], str]]:
-    """Every TCP port of a job: name, address, log."""
-    places = [("rendezvous", group.rendezvous, "rendezvous")]
-    for rank in range(group.n):
-        places.append((f"daemon {rank}", group.status(rank)["address"], f"daemon{rank}"))
+def ports_of(group: Daemons) -> list[tuple[str, tuple[str, int]]]:
+    """Every TCP port of a job: whose, which is also its log's name, and where."""
+    places = {"rendezvous": group.rendezvous}
+    places |= {f"daemon{rank}": group.status(rank)["address"] for rank in range(group.n)}
     return [
-        (name, (at.rpartition(":")[0], int(at.rpartition(":")[2])), log) for name, at, log in places
+        (name, (at.rpartition(":")[0], int(at.rpartition(":")[2]))) for name, at in places.items()
     ]
 
 
@@ -73,14 +71,14 @@ def test_garbage_on_every_port_is_refused_before_anything_is_allocated(standing:
     group = standing(2)
     before = [private_bytes(group.daemon_pid(rank)) for rank in range(2)]
     with at_work(group):
-        for name, where, log in ports_of(group):
+        for name, where in ports_of(group):
             for what, hello in HELLOS.items():
                 with socket.create_connection(where) as sock:
                     me = "{}:{}".format(*sock.getsockname())
                     sock.sendall(hello)
                     assert closed_within(sock, 1.0 * WIDER), f"{what} at the {name}"
-                until(lambda log=log, me=me: me in group.log(log), f"{me} in the log of {name}")
-                assert group.log(log).count(me) == 1
+                until(lambda name=name, me=me: me in group.log(name), f"{me} in the log of {name}")
+                assert group.log(name).count(me) == 1
     after = [private_bytes(group.daemon_pid(rank)) for rank in range(2)]
     assert max(b - a for a, b in zip(before, after, strict=True)) < 10e6
 
@@ -92,7 +90,7 @@ def test_silence_and_half_a_head_on_every_port_are_ended_within_the_limit_of_a_h
     with at_work(group), contextlib.ExitStack() as stack:
         silent = [
             stack.enter_context(socket.create_connection(where))
-            for _, where, _ in ports_of(group)
+            for _, where in ports_of(group)
             for _ in range(20)
         ]
         for sock in silent[::2]:

@@ -52,7 +52,9 @@ def test_the_first_deadline_to_expire_ends_the_operation_for_all(standing: Stand
     for told in group.results(but=2):
         assert told["error"] == "CollectiveTimeoutError"
         assert told["took_s"] < 1.0 + 2 * SLACK_S
-    assert group.trainer(2).do(faults.call, algorithm="exchange")["error"] == "CollectiveTimeoutError"
+    assert (
+        group.trainer(2).do(faults.call, algorithm="exchange")["error"] == "CollectiveTimeoutError"
+    )
     assert [told["value"] for told in group.do(faults.call)] == [3.0] * 3
 
 
@@ -65,7 +67,9 @@ def test_recv_timeout_ends_an_operation_whose_peer_is_silent_long_before_its_dea
         says_all(told, waiting_on=[2], seq=0)
         assert told["fields"]["setting"] == "recv_timeout_ms"
         assert 0.25 < told["took_s"] < 0.3 + SLACK_S
-    assert group.trainer(2).do(faults.call, algorithm="exchange")["error"] == "CollectiveTimeoutError"
+    assert (
+        group.trainer(2).do(faults.call, algorithm="exchange")["error"] == "CollectiveTimeoutError"
+    )
     assert [told["value"] for told in group.do(faults.call)] == [3.0] * 3
 
 

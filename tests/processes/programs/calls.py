@@ -55,7 +55,7 @@ def make(comm: Any, call: Call, tensor: Any) -> Any:
 
 
 def each_its_own(stage: Stage, calls: list[Call]) -> dict[str, Any]:
-    """``calls[rank]``, then two ordinary sums; how all ended, and whether the input is as before."""
+    """``calls[rank]``, then two ordinary sums: how all ended, and if the input is as before."""
     comm = stage.comm
     call = calls[comm.rank]
     tensor = tensor_of(call, comm)

@@ -88,9 +88,7 @@ def nothing_by_every_collective(stage: Stage) -> dict[str, Any]:
 
     comm = stage.comm
     n = comm.world_size
-    shapes = []
-    for algorithm in ALL_REDUCE:
-        shapes.append(comm.all_reduce(torch.empty(1, 0, 2), algorithm=algorithm))
+    shapes = [comm.all_reduce(torch.empty(1, 0, 2), algorithm=name) for name in ALL_REDUCE]
     shapes.append(comm.reduce_scatter(torch.empty(1, 0, 2), torch.empty(n, 1, 0, 2)))
     shapes.append(comm.broadcast(torch.empty(1, 0, 2), 1))
     gathered = comm.all_gather(torch.empty(n, 1, 0, 2), torch.empty(1, 0, 2))
