@@ -39,7 +39,7 @@ on pytorch.org gives its address), or take the CUDA build all the same:
 endef
 export NO_TORCH
 
-.PHONY: help setup demo test check format bench docs sim dist clean
+.PHONY: help setup demo test slow check format bench docs sim dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -59,11 +59,14 @@ demo: $(STAMP) ## See it work: checks, bytes on the wire, timing, a training run
 
 test: $(STAMP) ## Run all tests, or those that ARGS names (ARGS="tests/config -k size")
 ifeq ($(strip $(ARGS)),)
-	$(PY) -m pytest -n 2 -m "not serial"
-	$(PY) -m pytest -m serial || [ $$? -eq 5 ]
+	$(PY) -m pytest -n 2 -m "not serial and not slow"
+	$(PY) -m pytest -m "serial and not slow" || [ $$? -eq 5 ]
 else
 	$(PY) -m pytest $(ARGS)
 endif
+
+slow: $(STAMP) ## Run the long tests, which `make test` leaves out: soaks, 500 seeds, 10,000 operations
+	$(PY) -m pytest -m slow
 
 check: $(STAMP) ## Format, lint, types, architecture
 	.venv/bin/ruff format --check .

@@ -40,8 +40,8 @@ def test_every_call_gives_what_its_definition_says_and_the_same_bits_on_all_rank
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
 def test_large_tensors_give_what_their_definition_says(standing: Standing, n: int) -> None:
-    few = {"dtypes": ["float32", "bfloat16"], "ops": ["sum"]}
-    check(standing(n).do(values.sweep, counts=[LARGE, BEYOND_4_MIB], **few))
+    few = {"dtypes": ["float32"], "ops": ["sum"]}
+    check(standing(n).do(values.sweep, counts=[BEYOND_4_MIB], **few))
 
 
 @pytest.mark.parametrize("n", WORLD_SIZES)
