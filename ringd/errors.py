@@ -26,7 +26,7 @@ class RingdError(Exception):
     code: ClassVar[str] = "ringd"
     retry: ClassVar[Retry] = "never"
 
-    def __init__(self, message: str, **fields: Any) -> None:
+    def __init__(self, message: str, /, **fields: Any) -> None:
         super().__init__(message)
         self.message = message
         self.fields = fields

@@ -185,6 +185,14 @@ def unpack_spec(data: bytes) -> OpSpec:
     )
 
 
+def spec_or_unknown(data: bytes) -> OpSpec:
+    """The spec behind a fingerprint, or one that says that it can't be read."""
+    try:
+        return unpack_spec(data)
+    except (ValueError, TypeError):
+        return OpSpec("unknown", "", "", ())
+
+
 def check_spec(spec: OpSpec, world_size: int) -> None:
     """Refuse a call that no rank could run; the same on client and daemon.
 

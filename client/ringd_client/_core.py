@@ -21,6 +21,7 @@ from ringd.errors import (
 from ringd.wire import ipc
 
 MAX_IN_FLIGHT: Final = 1024
+MAX_REFUSAL_CHARS: Final = 2000
 GRACE_S: Final = 0.25
 """How long after a deadline the client goes on trusting its daemon to end the operation."""
 
@@ -227,7 +228,10 @@ class ClientState:
         """
         self.admit()
         self._last_request += 1
-        return ipc.pack(ipc.POISON, self._last_request, packed, error.to_wire())
+        # Only what the peers are told: the fields may hold whatever the caller gave us.
+        message = error.message[:MAX_REFUSAL_CHARS].encode(errors="replace").decode()
+        told = {"code": error.code, "message": message, "fields": {}}
+        return ipc.pack(ipc.POISON, self._last_request, packed, told)
 
     def ask_status(self, operation: Operation, scope: str) -> bytes:
         """The datagram that asks for the daemon's or the group's state.

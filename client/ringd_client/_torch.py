@@ -16,6 +16,22 @@ _DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
+def _check_storage(tensor: torch.Tensor) -> None:
+    """Refuse a tensor whose elements have no memory: storages can be resized under it.
+
+    Raises:
+        InvalidTensorError: it would be read or written beyond its storage.
+    """
+    storage = tensor.untyped_storage()
+    if tensor.data_ptr() and storage.nbytes() >= tensor.nbytes:
+        return
+    if tensor.numel() and (not tensor.data_ptr() or tensor.is_contiguous()):
+        raise InvalidTensorError(
+            f"the tensor has {tensor.nbytes} bytes and its storage {storage.nbytes()}: it was "
+            "resized, or never had memory; pass a tensor that owns its elements"
+        )
+
+
 class TorchAdapter:
     """See :class:`ringd_client._tensors.Adapter`.
 
@@ -32,6 +48,7 @@ class TorchAdapter:
                 f"a dense tensor in CPU memory is wanted, not one on {tensor.device} with layout "
                 f"{tensor.layout}; pass tensor.cpu(), or tensor.to_dense()"
             )
+        _check_storage(tensor)
         return name, tensor.shape
 
     def check_output(self, tensor: Any) -> None:
@@ -60,6 +77,7 @@ class TorchAdapter:
             raise InvalidTensorError(
                 f"the output had {size_bytes} bytes when the call began and has {tensor.nbytes} now"
             )
+        _check_storage(tensor)
         if tensor.is_contiguous():
             copy_bytes(tensor.data_ptr(), segment.address + offset, size_bytes)
         else:

@@ -20,7 +20,6 @@ from ringd.errors import (
     MembershipChangedError,
     RendezvousError,
     RingdError,
-    from_wire,
 )
 from ringd.rendezvous.agent import Agent
 from ringd.rendezvous.events import Lost
@@ -290,7 +289,7 @@ class Node:
 
     def on_abort(self, epoch: int, group: int, seq: int, error: dict[str, Any]) -> None:
         """An operation failed on another rank."""
-        self.engine.abort(group, epoch, seq, from_wire(error))
+        self.engine.abort(group, epoch, seq, failures.from_peer(error))
 
     def on_lost(self, lost: Lost) -> None:
         """A rank is gone without a goodbye."""

@@ -22,7 +22,7 @@ from ringd.daemon.arena import MappedArena
 from ringd.daemon.node import Node
 from ringd.daemon.watch import ProcessWatch
 from ringd.errors import InvalidArgumentError, RendezvousError, RingdError, from_wire
-from ringd.vocabulary import OpSpec, unpack_spec
+from ringd.vocabulary import spec_or_unknown
 from ringd.wire import ipc
 
 MAX_QUEUED = 4096
@@ -119,7 +119,7 @@ class Session:
         elif kind == ipc.DROP_SEGMENT and self._role == "trainer":
             self._arena.drop(message[1])
         elif kind == ipc.POISON and self._role == "trainer":
-            self._node.engine.refuse(_spec(message[2]), from_wire(message[3]))
+            self._node.engine.refuse(spec_or_unknown(message[2]), from_wire(message[3]))
         elif kind == ipc.STATUS and self._role:
             self._status(message[1], message[2])
         elif kind == ipc.GOODBYE and self._role:
@@ -247,10 +247,3 @@ def _fds(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             found.frombytes(data[: len(data) - len(data) % found.itemsize])
     return list(found)
-
-
-def _spec(data: bytes) -> OpSpec:
-    try:
-        return unpack_spec(data)
-    except ValueError:
-        return OpSpec("unknown", "", "", ())

@@ -1,7 +1,12 @@
-"""One ticking timer for all operations in flight: deadlines, silent peers, and probes.
+"""One ticking timer for all operations in flight: deadlines, silent peers, and signs of life.
 
 A timer for each operation would cost every small one two calls; the tick costs nothing while no
 operation is in flight, and ends one at most a tick late.
+
+Who is to blame for a deadline? Most ranks wait for somebody who waits himself. So from 200 ms
+without progress on, a rank tells all peers of the operation that it has entered it, and shows from
+then on that it lives. At the deadline a rank that sees a peer which has not entered, or has gone
+silent, names that one at once; a rank that sees none gives the others 100 ms to say so.
 """
 
 from __future__ import annotations
@@ -16,7 +21,11 @@ if TYPE_CHECKING:
     from ringd.engine.operation import Operation
 
 PROBE_AFTER_S = 0.2
-"""An operation without progress for this long tells its call to the peers it waits on."""
+"""An operation without progress for this long tells its call to the peers it has to do with."""
+SILENT_S = 0.7
+"""A peer that owes something and gave no sign of life for so long does not merely wait."""
+DEFER_S = 0.1
+"""How long a rank that can't name the cause leaves the word to others."""
 
 
 class Deadlines:
@@ -26,6 +35,7 @@ class Deadlines:
         self._engine = engine
         self._tick_s = tick_s
         self._ticking = False
+        self._heard: dict[int, tuple[int, float]] = {}  # peer to bytes received, quiet seconds
 
     def watch(self) -> None:
         """There is an operation in flight."""
@@ -37,21 +47,49 @@ class Deadlines:
         live = list(self._engine.live)
         if not live:
             self._ticking = False
+            self._heard.clear()
             return
         self._engine.loop.call_later(self._tick_s, self._tick)
         now = self._engine.now()
-        for op in live:
+        self._listen()
+        for at, op in enumerate(live):
             if not op.live:
                 continue
             if now >= op.deadline:
-                self._end(op, now, None)
+                self._expired(op, now)
             else:
-                self._check_silence(op, now)
+                self._check_silence(op, now, oldest=at == 0)
 
-    def _check_silence(self, op: Operation, now: float) -> None:
+    def _listen(self) -> None:
+        """Note which peers gave a sign of life since the last tick."""
+        for peer, link in self._engine.links.items():
+            seen, quiet_s = self._heard.get(peer, (-1, 0.0))
+            quiet_s = quiet_s + self._tick_s if seen == link.received_bytes else 0.0
+            self._heard[peer] = (link.received_bytes, quiet_s)
+
+    def _expired(self, op: Operation, now: float) -> None:
+        to_blame = [flow.peer for flow in op.flows.values() if self._is_to_blame(op, flow)]
+        if to_blame or now >= op.deadline + DEFER_S:
+            error = failures.timed_out(
+                op, elapsed_s=now - op.started, waiting=to_blame or None, quiet=False
+            )
+            self._engine.fail(op, error)
+
+    def _is_to_blame(self, op: Operation, flow: FlowState) -> bool:
+        """Whether a peer holds the operation up, instead of waiting for somebody itself."""
+        if not flow.owed() and flow.send_i == flow.n_sends:
+            return False
+        if flow.link is None or not flow.link.ahead_of(flow.stream).has_entered(op.epoch, op.seq):
+            return True
+        return self._heard.get(flow.peer, (0, 0.0))[1] >= SILENT_S
+
+    def _check_silence(self, op: Operation, now: float, *, oldest: bool) -> None:
         quiet = [flow.peer for flow in op.flows.values() if self._is_too_quiet(op, flow)]
         if quiet:
-            self._end(op, now, quiet)
+            error = failures.timed_out(op, elapsed_s=now - op.started, waiting=quiet, quiet=True)
+            self._engine.fail(op, error)
+        elif op.stalled(self._tick_s) >= PROBE_AFTER_S:
+            op.show_life(again=oldest)
 
     def _is_too_quiet(self, op: Operation, flow: FlowState) -> bool:
         """Whether a peer that owes bytes was silent for longer than this operation takes."""
@@ -63,12 +101,4 @@ class Deadlines:
             flow.quiet_s = 0.0
             return False
         flow.quiet_s += self._tick_s
-        if op.recv_timeout_s and flow.quiet_s >= op.recv_timeout_s:
-            return True
-        if flow.quiet_s >= PROBE_AFTER_S:
-            op.announce(flow)
-        return False
-
-    def _end(self, op: Operation, now: float, quiet: list[int] | None) -> None:
-        error = failures.timed_out(op, elapsed_s=now - op.started, quiet=quiet)
-        self._engine.fail(op, error)
+        return bool(op.recv_timeout_s) and flow.quiet_s >= op.recv_timeout_s

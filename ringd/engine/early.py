@@ -57,9 +57,9 @@ class EarlyStore:
 
     def keep(self, flow: EarlyFlow, header: list[Any], payload: bytes) -> None:
         """Hold an eager segment."""
-        self.held_bytes += len(payload)
-        if self.held_bytes > MAX_EARLY_BYTES:
+        if self.held_bytes + len(payload) > MAX_EARLY_BYTES:
             raise FrameError(f"more than {MAX_EARLY_BYTES} bytes for operations not entered yet")
+        self.held_bytes += len(payload)
         flow.segments.append((header, payload))
 
     def take(self, group: int, epoch: int, seq: int) -> dict[int, EarlyFlow] | None:

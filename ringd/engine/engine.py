@@ -28,7 +28,7 @@ from ringd.errors import (
     TooManyOperationsError,
 )
 from ringd.schedules.select import Thresholds
-from ringd.vocabulary import OpSpec
+from ringd.vocabulary import OpSpec, check_spec, spec_or_unknown, unpack_spec
 from ringd.wire.frame import Kind
 
 LINK_GRACE_S = 1.0
@@ -134,33 +134,55 @@ class Engine:
             timeout_s: deadline from now on, 0: the default.
             recv_timeout_s: limit of a peer's silence, 0: the default.
         """
-        group = self.world
-        try:
-            compiled = self._compiler.compiled(packed_spec)
-        except (ValueError, TypeError, RingdError) as exc:
-            error = exc if isinstance(exc, RingdError) else RingdError(str(exc))
-            self.refuse(OpSpec("unknown", "", "", ()), error)
-            on_done(error)
-            return
         if len(self.live) >= self.options.max_in_flight:
             # Not posted: it took no place in the order, and may be tried again.
-            error = TooManyOperationsError(
-                f"{len(self.live)} operations are in flight, the limit; wait for some first"
+            on_done(
+                TooManyOperationsError(
+                    f"{len(self.live)} operations are in flight, the limit; wait for some first"
+                )
             )
+            return
+        try:
+            compiled, mem = self._prepared(packed_spec, region)
+        except (ValueError, TypeError, RingdError) as exc:
+            error = exc if isinstance(exc, RingdError) else RingdError(str(exc))
+            self.refuse(spec_or_unknown(packed_spec), error)
             on_done(error)
             return
-        stopped = self._stopped(group, compiled)
+        stopped = self._stopped(self.world, compiled)
         if stopped is not None:
             on_done(stopped)
             return
+        self._enter(compiled, mem, on_done, timeout_s, recv_timeout_s)
+
+    def _prepared(
+        self, packed_spec: bytes, region: Callable[[int], memoryview]
+    ) -> tuple[Compiled, memoryview]:
+        """Plan and region of a call.
+
+        Raises:
+            RingdError, ValueError, TypeError: it is not a call that can be made.
+        """
+        compiled = self._compiler.known(packed_spec)
+        if compiled is not None:
+            return compiled, region(compiled.region_bytes)
+        spec = unpack_spec(packed_spec)
+        check_spec(spec, self.world_size)
+        # The region first: a plan's cost grows with the size that is claimed.
+        mem = region(spec.region_count(self.world_size) * spec.itemsize)
+        return self._compiler.compile(packed_spec, spec), mem
+
+    def _enter(
+        self,
+        compiled: Compiled,
+        mem: memoryview,
+        on_done: OnDone,
+        timeout_s: float,
+        recv_timeout_s: float,
+    ) -> None:
+        group = self.world
         seq = group.next_seq
         group.next_seq = seq + 1
-        try:
-            mem = region(compiled.region_bytes)
-        except RingdError as exc:
-            self._void(group, seq, compiled.spec, exc)
-            on_done(exc)
-            return
         op = Operation(self, group, compiled, seq, mem, on_done)
         self._time(op, timeout_s, recv_timeout_s)
         group.ops[seq] = op
@@ -183,6 +205,7 @@ class Engine:
         if verdict is not None:  # also when the epoch is over since: it came to its end before
             group.next_seq = seq + 1
             self.router.early.take(group.number, group.epoch, seq)
+            _take_quote(group, seq, verdict)
             return verdict.copy()
         if group.broken is not None:
             return group.broken.copy()
@@ -214,7 +237,6 @@ class Engine:
             return
         seq = group.next_seq
         group.next_seq = seq + 1
-        group.pending = None
         if group.verdicts.get(seq) is None:
             self._void(group, seq, spec, cause)
 
@@ -311,12 +333,13 @@ class Engine:
         if op is not None:
             op.end(error.copy())
             group.remember(seq, error)
+            _take_quote(group, seq, error)
         elif seq >= group.next_seq:
             group.remember(seq, error)
         elif seq not in group.verdicts and isinstance(error, CollectiveMismatchError):
             # Rooted operations return before they can know; the next call says it.
             group.remember(seq, error)
-            group.pending = error
+            group.pending = group.pending or error
 
     def void_late(self, group: Group, seq: int, peer: int, theirs: bytes) -> None:
         """A peer turns out to have called something else than what has returned here."""
@@ -325,7 +348,7 @@ class Engine:
             error = failures.mismatch(
                 seq=seq, epoch=group.epoch, rank=self.rank, ours=ours, peer=peer, theirs=theirs
             )
-            group.pending = error
+            group.pending = group.pending or error
             self.spread(group, seq, error)
 
     # Ending
@@ -354,3 +377,14 @@ class Engine:
             if op.spec.root >= 0:
                 op.group.note_return(op.seq, op.spec)
         self._surroundings.op_ended(op, error)
+
+
+def _take_quote(group: Group, seq: int, error: RingdError) -> None:
+    """An error that quotes an earlier operation's has told of that one: once is enough."""
+    first = error.fields.get("seq")
+    if not isinstance(first, int) or first >= seq:
+        return
+    if first not in group.verdicts:
+        group.remember(first, error)
+    if group.pending is not None and group.pending.fields.get("seq") == first:
+        group.pending = None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringd.errors import (
+    CollectiveError,
     CollectiveMismatchError,
     CollectiveTimeoutError,
     PeerLostError,
     ProtocolError,
     RingdError,
+    from_wire,
 )
 from ringd.vocabulary import OpSpec, unpack_spec
 
@@ -65,12 +67,19 @@ def refused_locally(
 
 
 def timed_out(
-    op: Operation, *, elapsed_s: float, quiet: list[int] | None
+    op: Operation, *, elapsed_s: float, waiting: list[int] | None, quiet: bool
 ) -> CollectiveTimeoutError:
-    """The deadline passed (``quiet`` None), or these peers owed bytes and were silent too long."""
+    """The deadline passed, or (``quiet``) these peers owed bytes and were silent too long.
+
+    Args:
+        waiting: the peers that hold it up; None: whoever owes us something.
+    """
     progress = op.progress()
-    waiting = quiet if quiet is not None else progress["waiting_on"]
-    if quiet is not None:
+    if waiting is None:
+        waiting = progress["waiting_on"]
+    else:
+        progress["waiting_on"] = waiting = sorted(waiting)
+    if quiet:
         setting, limit = "recv_timeout_ms", f"{op.recv_timeout_s * 1e3:.0f} ms without a byte"
     else:
         setting, limit = "timeout_s", f"its deadline of {_round(op.timeout_s):g} s"
@@ -127,6 +136,15 @@ def during(error: RingdError, op: Operation) -> RingdError:
         **op.progress(),
     }
     return type(error)(error.message, **{**facts, **error.fields})
+
+
+def from_peer(data: object) -> RingdError:
+    """What a peer says of an operation. Only mismatch and timeout travel so; whatever else it
+    calls its error is a CollectiveError here, with no power over this rank's trainer."""
+    error = from_wire(data)
+    if isinstance(error, CollectiveMismatchError | CollectiveTimeoutError):
+        return error
+    return CollectiveError(error.message, **error.fields)
 
 
 def protocol(peer: int, what: str) -> ProtocolError:

@@ -13,7 +13,7 @@ from ringd.schedules.build import build
 from ringd.schedules.formula import partition
 from ringd.schedules.plan import Plan, compile_plan
 from ringd.schedules.select import DEFAULT_THRESHOLDS, Thresholds, choose
-from ringd.vocabulary import DTYPES, Collective, OpSpec, check_spec, unpack_spec
+from ringd.vocabulary import DTYPES, Collective, OpSpec
 
 if TYPE_CHECKING:
     from ringd.engine.operation import Operation
@@ -111,24 +111,27 @@ class Compiler:
             self._thresholds = thresholds
             self._cache.clear()
 
-    def compiled(self, packed: bytes) -> Compiled:
-        """The plan behind a packed spec.
+    def known(self, packed: bytes) -> Compiled | None:
+        """The plan behind a packed spec that was compiled before, unless a better one is due."""
+        found = self._cache.get(packed)
+        if found is not None and found.wants_torch and torch_is_ready():
+            return None
+        return found
+
+    def compile(self, packed: bytes, spec: OpSpec) -> Compiled:
+        """Compile a checked spec, and remember the plan.
 
         Raises:
-            ValueError: the bytes are no spec.
-            RingdError: the spec asks for what can't be done.
+            InvalidArgumentError: the algorithm is not one that the collective has.
         """
-        found = self._cache.get(packed)
-        if found is None or (found.wants_torch and torch_is_ready()):
-            if len(self._cache) >= MAX_PLANS:
-                self._cache.clear()
-            found = self._cache[packed] = self._compile(unpack_spec(packed))
-            if found.wants_torch and self._bring_torch is not None:
-                self._bring_torch()
+        if len(self._cache) >= MAX_PLANS:
+            self._cache.clear()
+        found = self._cache[packed] = self._compile(spec)
+        if found.wants_torch and self._bring_torch is not None:
+            self._bring_torch()
         return found
 
     def _compile(self, spec: OpSpec) -> Compiled:
-        check_spec(spec, self._world_size)
         algorithm = choose(spec, self._world_size, thresholds=self._thresholds)
         widened = bool(spec.reduce_op and DTYPES[spec.dtype].widened)
         schedule = build(

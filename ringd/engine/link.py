@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgpack import Packer
 
-from ringd.engine.run_ahead import RunAhead
+from ringd.engine.run_ahead import RunAhead, allowance_bytes
 from ringd.transport.connection import Connection
 from ringd.wire.decoder import Sink
 from ringd.wire.frame import (
@@ -68,7 +68,7 @@ class Link:
         """How far eager data of a group may run ahead of this peer's calls."""
         found = self._ahead.get(stream)
         if found is None:
-            found = self._ahead[stream] = RunAhead()
+            found = self._ahead[stream] = RunAhead(allowance_bytes(self.engine.world_size))
         return found
 
     # Sending

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from ringd.kernels.base import Kernel
 
 OnDone = Callable[[RingdError | None], None]
+SIGN_EVERY_TICKS = 10
+"""How often an operation that stands still shows that this rank lives."""
 COPY_BYTES = 16 * 1024
 """A segment up to this size is copied when sent, so that nobody waits for its acknowledgement."""
 
@@ -56,9 +58,10 @@ class Operation:
         "live",
         "mem",
         "on_done",
+        "next_sign",
         "parked",
         "plan",
-        "probed",
+        "progress_seen",
         "rank",
         "recv_timeout_s",
         "reduce_ns",
@@ -68,6 +71,7 @@ class Operation:
         "source",
         "spec",
         "started",
+        "stalled_s",
         "started_ns",
         "timeout_s",
         "version",
@@ -97,7 +101,9 @@ class Operation:
         self.source = mem
         self.on_done = on_done
         self.live = True
-        self.probed = False
+        self.progress_seen = -1
+        self.stalled_s = 0.0
+        self.next_sign = 0
         self.version = [0] * plan.n_cells
         self.parked: dict[tuple[int, int], Parked] = {}
         self.remaining_recvs = plan.recv_items
@@ -160,6 +166,29 @@ class Operation:
             link.enqueue(flow)
         elif not flow.eager and not flow.introduced:
             self.announce(flow)
+
+    def stalled(self, tick_s: float) -> float:
+        """For how long nothing has come or gone, in seconds; called once a tick."""
+        progress = self.remaining_recvs + self.remaining_sends + self.holds
+        progress += sum(flow.recv_payload_bytes for flow in self.flows.values())
+        if progress != self.progress_seen:
+            self.progress_seen = progress
+            self.stalled_s = 0.0
+        else:
+            self.stalled_s += tick_s
+        return self.stalled_s
+
+    def show_life(self, *, again: bool) -> None:
+        """Nothing moves: tell all peers that we entered, and ``again`` now and then."""
+        self.next_sign -= 1
+        for flow in self.flows.values():
+            if not flow.introduced:
+                self.announce(flow)
+            elif again and self.next_sign <= 0 and flow.link is not None:
+                header = [self.epoch, self.seq, *self._introduction(flow)]
+                flow.sent_overhead_bytes += flow.link.send_note(Kind.ENVELOPE, flow.stream, header)
+        if self.next_sign <= 0:
+            self.next_sign = SIGN_EVERY_TICKS
 
     def announce(self, flow: FlowState) -> None:
         """Tell a peer that we entered, and with what call, when no payload can go yet."""
@@ -399,9 +428,13 @@ class Operation:
                 self.take_credit(flow, held.credit)
             if held.asks and self.live:
                 self.grant_asked(flow)
-            for header, payload in held.segments:
-                if self.live:
-                    self.take_data(flow, header, len(payload), memoryview(payload))
+            try:
+                for header, payload in held.segments:
+                    if self.live:
+                        self.take_data(flow, header, len(payload), memoryview(payload))
+            except Exception as exc:  # the peer's fault, as if it had come just now
+                if flow.link is not None:
+                    flow.link.connection.fail(exc)
 
     def bound_deadline(self, deadline: float) -> None:
         """A peer's deadline for this operation is ours too: the first to expire ends it."""

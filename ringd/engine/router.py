@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ringd.engine import failures
 from ringd.engine.early import EarlyFlow, EarlyStore
 from ringd.engine.operation import bin_for
-from ringd.errors import from_wire
 from ringd.vocabulary import MAX_SPEC_BYTES
 from ringd.wire.decoder import Sink
 from ringd.wire.frame import FrameError, Kind
@@ -87,11 +86,12 @@ class Router:
 
     def on_abort(self, link: Link, stream: int, header: Any) -> None:
         """A peer says that an operation ended with an error."""
-        if not isinstance(header, list) or len(header) != 3:
+        well_formed = isinstance(header, list) and len(header) == 3
+        if not well_formed or type(header[0]) is not int or type(header[1]) is not int:
             raise FrameError("an abort is [epoch, seq, error]")
         group = self._engine.groups.get(stream)
         if group is not None:
-            self._engine.abort(group.number, header[0], header[1], from_wire(header[2]))
+            self._engine.abort(group.number, header[0], header[1], failures.from_peer(header[2]))
 
     def _find(self, link: Link, stream: int, header: Any) -> tuple[Group, Operation | None]:
         """The group of a frame, and its operation if it is live here.

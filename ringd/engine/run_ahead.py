@@ -10,14 +10,22 @@ from __future__ import annotations
 from collections import deque
 
 RUN_AHEAD_BYTES = 4 * 1024 * 1024
+RUN_AHEAD_TOTAL_BYTES = 64 * 1024 * 1024
+"""What all peers together may make one rank park: with many ranks, each may send less."""
+RUN_AHEAD_OPERATIONS = 1024
+
+
+def allowance_bytes(world_size: int) -> int:
+    """How many bytes one rank may have parked at one peer."""
+    return min(RUN_AHEAD_BYTES, RUN_AHEAD_TOTAL_BYTES // max(1, world_size - 1))
 
 
 class RunAhead:
-    """The allowance of one peer in one group."""
+    """The allowance of one peer in one group, in bytes and in operations."""
 
     __slots__ = ("_entered", "_limit_bytes", "_parked", "parked_bytes")
 
-    def __init__(self, limit_bytes: int = RUN_AHEAD_BYTES) -> None:
+    def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._entered = (0, -1)  # the latest (epoch, seq) that the peer has shown to have entered
         self._parked: deque[tuple[tuple[int, int], int]] = deque()
@@ -28,11 +36,17 @@ class RunAhead:
         at = (epoch, seq)
         if at <= self._entered:
             return True
+        if len(self._parked) >= RUN_AHEAD_OPERATIONS:
+            return False
         if self.parked_bytes and self.parked_bytes + size_bytes > self._limit_bytes:
             return False
         self.parked_bytes += size_bytes
         self._parked.append((at, size_bytes))
         return True
+
+    def has_entered(self, epoch: int, seq: int) -> bool:
+        """Whether the peer has shown that it made this call."""
+        return (epoch, seq) <= self._entered
 
     def peer_entered(self, epoch: int, seq: int) -> None:
         """A frame of the peer's for this operation came."""

@@ -43,8 +43,7 @@ class Connection:
     def hand_over(self, handler: ConnectionHandler, limits: Limits) -> None:
         """From the next frame on, ``handler`` takes the frames."""
         self.handler = handler
-        self._decoder.handler = handler
-        self._decoder.limits = limits
+        self._decoder.trust(handler, limits)
 
     def send_frame(self, frame: bytes) -> None:
         """Send a frame without payload (as ``wire.frame.encode`` made it)."""
@@ -77,7 +76,7 @@ class Connection:
         try:
             self._decoder.received(count)
         except Exception as exc:  # any failure in mid-stream loses the position: end the stream
-            self._fail(exc)
+            self.fail(exc)
 
     def drained(self) -> None:
         self.handler.on_drained()
@@ -87,7 +86,8 @@ class Connection:
             self.closed = True
             self.handler.on_closed(error)
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """The peer broke the protocol, or we failed to take its bytes: the stream is lost."""
         if self.closed:
             return
         self.closed = True

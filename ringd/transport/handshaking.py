@@ -30,6 +30,7 @@ from ringd.wire.handshake import (
 
 HANDSHAKE_TIMEOUT_S = 5.0
 """From the connection's begin to its acceptance, whatever the caller's deadline."""
+MAX_TOLD_PER_SECOND = 10
 MAX_PENDING = 128
 """Unauthenticated connections at one listener; one more, and the oldest is dropped."""
 _GREETING = MAGIC + bytes([VERSION])
@@ -146,6 +147,8 @@ class Reception:
         self._timeout_s = timeout_s
         self._max_pending = max_pending
         self._pending: dict[_Opening, None] = {}  # oldest first
+        self._second_began = -1.0
+        self._told = self._left_out = 0
 
     @property
     def pending(self) -> int:
@@ -180,11 +183,24 @@ class Reception:
             return
         peer = opening.peer
         if isinstance(error, HandshakeRefusedError):
-            self._log.warning("%s", error)
+            self._tell("%s", error)
         elif isinstance(error, OSError):
-            self._log.warning("no handshake with %s: %s", peer, error)
+            self._tell("no handshake with %s: %s", peer, error)
         else:
             self._log.error("handshake with %s failed", peer, exc_info=error)
+
+    def _tell(self, text: str, *facts: object) -> None:
+        """Log a failed handshake; of a flood only so many a second, and how many were left out."""
+        now = asyncio.get_running_loop().time()
+        if now - self._second_began >= 1.0:
+            if self._left_out:
+                self._log.warning("%d more handshakes failed", self._left_out)
+            self._second_began, self._told, self._left_out = now, 0, 0
+        if self._told < MAX_TOLD_PER_SECOND:
+            self._told += 1
+            self._log.warning(text, *facts)
+        else:
+            self._left_out += 1
 
 
 class _Machine(Protocol):
@@ -302,11 +318,12 @@ class _OpeningConnection(Connection):
         self._opening = opening
         super().__init__(channel, opening, Limits.for_handshake())
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """In mid-handshake the peer is told why; afterwards as any connection."""
         if self.handler is self._opening:
             self._opening.broken(error)
         else:
-            super()._fail(error)
+            super().fail(error)
 
 
 class _FirstBytes:

@@ -44,6 +44,7 @@ class TcpChannel:
         self._open = True
         self._ending = False
         self._send_error: OSError | None = None
+        self._linger: asyncio.TimerHandle | None = None
         self._untold: list[BaseException | None] = []
 
     def attach(self, receiver: Receiver) -> None:
@@ -164,7 +165,8 @@ class TcpChannel:
 
     def _tell(self) -> None:
         if self._receiver is not None and self._untold:
-            self._receiver.ended(self._untold.pop())
+            receiver, self._receiver = self._receiver, None  # no circle keeps either alive
+            receiver.ended(self._untold.pop())
 
     def _release(self) -> None:
         if not self._open:
@@ -174,9 +176,14 @@ class TcpChannel:
         if self._writing:
             self._loop.remove_writer(self._fd)
             self._writing = False
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
         self._queue.clear()
         self.backlog_bytes = 0
         self._sock.close()
+        if self._ending:
+            self._receiver = None
 
     def close(self) -> None:
         """Flush, then end; a peer that never reads is cut off by TCP's user timeout."""
@@ -194,7 +201,7 @@ class TcpChannel:
         would reset the connection and lose what the peer has not read yet."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
-        self._loop.call_later(LINGER_S, self._release)
+        self._linger = self._loop.call_later(LINGER_S, self._release)
 
     def _discard(self) -> None:
         try:

@@ -20,6 +20,9 @@ from ringd.wire.frame import (
 )
 
 STAGING_BYTES = 96 * 1024
+"""For a peer that proved who it is."""
+FIRST_STAGING_BYTES = 2 * 1024
+"""Before that: a stranger costs no more."""
 PEEK_BYTES = 64
 """In a run of large frames: how much is read ahead, so that payload does not land in staging."""
 
@@ -71,7 +74,8 @@ class FrameDecoder:
         self.limits = limits
         self.head_bytes = 0
         """Of the frame that is being handed over: preamble and header."""
-        self._staging = bytearray(STAGING_BYTES)
+        strangers = limits == Limits.for_handshake()
+        self._staging = bytearray(FIRST_STAGING_BYTES if strangers else STAGING_BYTES)
         self._view = memoryview(self._staging)
         self._start = 0  # first byte in staging that was not taken
         self._end = 0
@@ -81,6 +85,19 @@ class FrameDecoder:
         self._bulk = False
         self._need = PREAMBLE_BYTES
         self._broken = False
+
+    def trust(self, handler: FrameHandler, limits: Limits) -> None:
+        """From the next frame on another handler takes the frames, under other limits."""
+        self.handler = handler
+        self.limits = limits
+        self._grow(STAGING_BYTES)
+
+    def _grow(self, size_bytes: int) -> None:
+        """A larger staging buffer, with the same bytes in the same places."""
+        if size_bytes > len(self._staging):
+            grown = bytearray(size_bytes)
+            grown[: self._end] = self._view[: self._end]
+            self._staging, self._view = grown, memoryview(grown)
 
     def next_buffers(self) -> Sequence[memoryview]:
         """Where the next bytes go; valid until the next ``received``."""
@@ -134,8 +151,8 @@ class FrameDecoder:
 
     def _take_frames(self) -> None:
         """Take all frames that lie whole in staging; start the payload of one that does not."""
-        view = self._view
         while True:
+            view = self._view  # a handler that gives way to another one may have exchanged it
             start = self._start
             have = self._end - start
             if have < PREAMBLE_BYTES:
@@ -172,12 +189,8 @@ class FrameDecoder:
     def _expect(self, need: int) -> None:
         """Make room for a frame head (or a small frame) of ``need`` bytes, already checked."""
         self._need = need
-        if need > len(self._staging):
-            grown = bytearray(need)
-            size = self._end - self._start
-            grown[:size] = self._view[self._start : self._end]
-            self._staging, self._view = grown, memoryview(grown)
-            self._start, self._end = 0, size
+        self._compact()
+        self._grow(need)
 
     def _begin_payload(self, sink: Sink, payload_bytes: int) -> None:
         """Move what lies in staging to the sink; the rest will be received in place."""

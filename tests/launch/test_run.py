@@ -12,14 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.processes.harness import (
-    Job,
-    command_for,
-    processes_of,
-    run_job,
-    start_job,
-    until,
-)
+from tests.processes.harness import processes_of, until
+from tests.processes.job import Job, command_for, run_job, start_job
 from tests.processes.programs import jobs
 
 ENDS_WITHIN_S = 30.0
