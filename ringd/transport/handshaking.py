@@ -30,7 +30,7 @@ from ringd.wire.handshake import (
 
 HANDSHAKE_TIMEOUT_S = 5.0
 """From the connection's begin to its acceptance, whatever the caller's deadline."""
-MAX_TOLD_PER_SECOND = 10
+MAX_TOLD_PER_SECOND = 50
 MAX_PENDING = 128
 """Unauthenticated connections at one listener; one more, and the oldest is dropped."""
 _GREETING = MAGIC + bytes([VERSION])
