@@ -97,7 +97,7 @@ def test_a_daemon_that_does_not_read_is_lost_at_the_deadline(
     assert isinstance(error, DaemonLostError)
     assert "does not read" in str(error)
     assert 0.4 < elapsed_s < 5
-    for handle in handles:
+    for handle in handles[1:]:  # the first may have been answered
         elapsed_s, error = timed(handle.wait)
         assert isinstance(error, DaemonLostError)
         assert elapsed_s < 5
