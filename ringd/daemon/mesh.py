@@ -114,7 +114,11 @@ class Mesh:
 
     def meet(self, members: dict[int, Address]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
+        moved = [p for p in self._dialling if members.get(p) != self.members.get(p)]
         self.members = members
+        for peer in moved:  # started anew: its old address will never answer
+            self._dialling.pop(peer).cancel()
+            self.dial(peer)
         rank, n = self._engine.rank, self._engine.world_size
         for peer in {(rank + 1) % n, (rank - 1) % n} - {rank}:
             if rank < peer:
@@ -145,7 +149,8 @@ class Mesh:
                 await asyncio.sleep(pause * (0.5 + self._rng.random()))
                 pause = min(2 * pause, longest)
         finally:
-            self._dialling.pop(peer, None)
+            if self._dialling.get(peer) is asyncio.current_task():
+                del self._dialling[peer]
 
     async def _dial_once(self, peer: int, address: Address, deadline: float) -> None:
         channel = await self._transport.dial(address, deadline=deadline)

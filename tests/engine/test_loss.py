@@ -248,3 +248,26 @@ def test_a_deadline_that_falls_into_the_tick_is_not_missed_after_an_idle_time() 
         await scene.sum_works()
 
     scene.run(main)
+
+
+def test_a_daemon_that_is_started_again_elsewhere_is_dialled_there_at_once() -> None:
+    scene = Scene(4)
+    exchange = OpSpec("all_reduce", "float32", "sum", (5,), algorithm="exchange")
+
+    async def main() -> None:
+        # Ranks 0 and 2 are no neighbours: the call below makes 0 dial 2, which is just gone.
+        scene.network.crash(scene.host(2), "reset")
+        pending = [scene.call(r, exchange) for r in (0, 1, 3)]
+        assert [one.code for one in await scene.all(pending)] == ["peer_lost"] * 3
+        old = scene.cluster.nodes[2].address
+        node = scene.cluster.nodes[2] = scene.cluster.make_node(2)
+        await node.start(scene.loop.time() + 30)
+        assert node.address != old
+        for rank in range(4):
+            await next_epoch(scene, rank, scene.trainer(rank) if rank != 2 else None)
+        await all_attach(scene)
+        for one in await scene.all(scene.call(r, exchange) for r in range(4)):
+            assert one.error is None, one.error
+            assert one.took_s < 0.1
+
+    scene.run(main)
