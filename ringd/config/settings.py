@@ -68,7 +68,7 @@ class Settings(BaseModel):
     segment_bytes: fields.SegmentSize = MIB
     eager_bytes: fields.EagerSize = 64 * KIB
     max_in_flight: fields.Operations = 1024
-    busy_poll_us: fields.MicrosecondsOrOff = 200
+    busy_poll_us: fields.MicrosecondsOrOff = 1000
     congestion: fields.Congestion = "auto"
     arena_limit_bytes: fields.ArenaSize | None = None
     accounting: fields.AnyPath | None = None

@@ -71,7 +71,7 @@ class _Handler:
 def _feed(decoder: FrameDecoder, data: bytes, sizes: list[int]) -> None:
     """Give ``data`` in pieces of ``sizes`` (the last size for the rest), as a socket would."""
     at = 0
-    sizes = [*sizes, 1 << 30] if not sizes else sizes
+    sizes = sizes or [1 << 30]
     turn = 0
     while at < len(data):
         want = sizes[min(turn, len(sizes) - 1)]
