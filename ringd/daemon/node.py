@@ -212,8 +212,13 @@ class Node:
 
     def detach(self, trainer: Trainer, how: str, detail: str) -> None:
         """The trainer is gone: "goodbye", "raised" or "died"."""
-        if trainer is self._trainer:
-            self._forget_trainer(how if self._started else "gave_up", detail)
+        if trainer is not self._trainer:
+            return
+        if not self._started:
+            how = "gave_up"
+        elif self.engine.world.broken is not None:
+            how = "goodbye"  # its end follows from a loss that all know: no new verdict
+        self._forget_trainer(how, detail)
 
     def _forget_trainer(self, how: str, detail: str) -> None:
         epoch = self.engine.world.epoch if self._started else 0

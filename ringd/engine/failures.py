@@ -95,7 +95,7 @@ def timed_out(
         epoch=op.epoch,
         seq=op.seq,
         rank=op.rank,
-        elapsed_s=elapsed_s,
+        elapsed_s=round(elapsed_s, 6),
         setting=setting,
         **progress,
     )

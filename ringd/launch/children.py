@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TextIO
 
 from ringd.daemon.watch import ProcessWatch
@@ -24,6 +25,8 @@ class Child:
     rank: int
     process: asyncio.subprocess.Process
     readers: list[asyncio.Task[None]]
+    code: int | None = None
+    """How it ended; negative: by this signal."""
 
     @property
     def pid(self) -> int:
@@ -42,13 +45,14 @@ class Children:
         self._warden: asyncio.subprocess.Process | None = None
         self._warden_task: asyncio.Task[int] | None = None
 
-    async def open(self) -> None:
-        """Start the warden."""
+    async def open(self, folder: Path) -> None:
+        """Start the warden, which also removes ``folder`` if this process can't."""
         self._warden = await asyncio.create_subprocess_exec(
             sys.executable,
             "-I",
             "-S",
             os.path.join(os.path.dirname(__file__), "warden.py"),
+            str(folder),
             stdin=asyncio.subprocess.PIPE,
             process_group=0,
         )
@@ -102,7 +106,7 @@ class Children:
 
     async def _reap(self, child: Child) -> None:
         """The leader is gone; what it left in its group goes too, and its output is finished."""
-        del self.running[child]
+        child.code = self.running.pop(child).result()
         _signal_group(child.pid, signal.SIGKILL)
         await asyncio.wait(child.readers, timeout=1.0)
         for reader in child.readers:

@@ -25,6 +25,7 @@ from ringd.daemon.main import transport_of
 from ringd.errors import ConfigError
 from ringd.launch.children import Child, Children
 from ringd.observe import log as logs
+from ringd.observe.accounting import AccountingFile
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
 from ringd.wire.handshake import RENDEZVOUS, Credentials
@@ -32,6 +33,8 @@ from ringd.wire.handshake import RENDEZVOUS, Credentials
 log = logging.getLogger("ringd.run")
 SURVIVOR_GRACE_S = 3.0
 """After a failure: how long the other trainers may take to see it and say so."""
+LOOK_EVERY_S = 0.5
+NOT_FORMED = 3
 DAEMON_FAILED = 4
 _TRAINER_STEPS = ((0, SURVIVOR_GRACE_S), (signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0))
 _INTERRUPT_STEPS = ((signal.SIGINT, 2.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0))
@@ -67,6 +70,8 @@ def run(command: Sequence[str], n: int, loaded: Loaded) -> int:
         hint = f"; try: -- python {command[0]}" if Path(command[0]).is_file() else ""
         raise ConfigError(f"the command {command[0]!r} is not found{hint}")
     logs.setup("run", level=_log_level(loaded), as_json=loaded.settings.log_json)
+    if loaded.settings.accounting is not None:
+        AccountingFile(loaded.settings.accounting).close()  # before anything is started
     job = _prepare(n, loaded)
     try:
         return asyncio.run(_run(job, command))
@@ -120,10 +125,10 @@ async def _run(job: Job, command: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, told.put_nowait, int(number))
     try:
-        await children.open()
+        await children.open(job.folder)
         trainers, daemons = await _start_all(job, children, command, address)
         _describe(job, address, trainers, daemons)
-        return await _watch(children, trainers, daemons, told)
+        return await _watch(children, trainers, daemons, told, service)
     finally:
         await children.close()
         await service.stop()
@@ -188,31 +193,62 @@ def _describe(job: Job, address: Address, trainers: list[Child], daemons: list[C
 
 
 async def _watch(
-    children: Children, trainers: list[Child], daemons: list[Child], told: asyncio.Queue[int]
+    children: Children,
+    trainers: list[Child],
+    daemons: list[Child],
+    told: asyncio.Queue[int],
+    service: RendezvousService,
 ) -> int:
     """Until all trainers ended well, one failed, or a signal came."""
     signalled = asyncio.create_task(told.get())
     try:
         while any(t in children.running for t in trainers):
             ended = asyncio.create_task(children.wait_any())
-            await asyncio.wait({ended, signalled}, return_when=asyncio.FIRST_COMPLETED)
-            if signalled.done():
+            await asyncio.wait(
+                {ended, signalled}, timeout=LOOK_EVERY_S, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not ended.done():
                 ended.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await ended
+            if signalled.done():
                 await children.end(trainers, _INTERRUPT_STEPS)
                 return 128 + signalled.result()
-            for child, code in ended.result():
-                failure = _failure(child, code, daemons)
-                if failure:
-                    # What follows from our ending the others is no news.
-                    logging.getLogger("ringd.rendezvous").setLevel(logging.ERROR)
-                    await children.end(trainers, _TRAINER_STEPS)
-                    return failure
+            just_ended = [] if ended.cancelled() else ended.result()
+            failure = _missed(children, trainers, service)
+            for child, code in just_ended:
+                failure = failure or _failure(child, code, daemons)
+            if failure:
+                # What follows from our ending the others is no news.
+                logging.getLogger("ringd.rendezvous").setLevel(logging.ERROR)
+                await children.end(trainers, _TRAINER_STEPS)
+                by_trainer = all(child in trainers for child, _ in just_ended)
+                return (by_trainer and _first_to_fail(trainers, service)) or failure
         await children.end(daemons, _DAEMON_STEPS)
         return 0
     finally:
         signalled.cancel()
+
+
+def _missed(children: Children, trainers: list[Child], service: RendezvousService) -> int:
+    """Whether some trainers wait for one whose program has ended without connecting."""
+    status = service.status()
+    gone = [t.name for t in trainers if t.code == 0]
+    if status["epoch"] or not status["attached"] or not gone:
+        return 0
+    log.error(
+        "rank %s ended (exit code 0) without connecting, and others wait for it; ending the job",
+        ", ".join(gone),
+    )
+    return NOT_FORMED
+
+
+def _first_to_fail(trainers: list[Child], service: RendezvousService) -> int:
+    """The exit code of the rank that the first verdict names, if it failed by itself: the
+    others may have been quicker to end."""
+    verdicts = service.status()["verdicts"]
+    code = trainers[verdicts[0]["rank"]].code if verdicts else None
+    return code if code is not None and code > 0 else 0
 
 
 def _failure(child: Child | None, code: int, daemons: list[Child]) -> int:

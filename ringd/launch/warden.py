@@ -1,14 +1,16 @@
 """The warden: ends process groups when its launcher is gone, however that happened.
 
 It reads lines from its standard input, "+ PGID" and "- PGID"; at the end of the input (the
-launcher ended, or was killed) it ends the groups that are still noted. It imports nothing of
-ringd, so that it starts at once and can't fail with it.
+launcher ended, or was killed) it ends the groups that are still noted, and removes the folders
+that are its arguments. It imports nothing of ringd, so that it starts at once and can't fail
+with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import time
@@ -47,6 +49,8 @@ def main() -> None:
         if number_text.isdigit():
             (groups.add if sign == "+" else groups.discard)(int(number_text))
     end_groups(groups, GRACE_S)
+    for folder in sys.argv[1:]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ringd.errors import ConfigError
+
 if TYPE_CHECKING:
     from ringd.engine.operation import Operation
     from ringd.errors import RingdError
@@ -54,11 +56,16 @@ class AccountingFile:
     """Appends lines to a file; each is whole, and visible when the operation has ended.
 
     Raises:
-        OSError: the file can't be opened.
+        ConfigError: the file can't be opened.
     """
 
     def __init__(self, path: Path) -> None:
-        self._file = path.open("a", buffering=1, encoding="utf-8")
+        try:
+            self._file = path.open("a", buffering=1, encoding="utf-8")
+        except OSError as exc:
+            raise ConfigError(
+                f"accounting = {str(path)!r} can't be written: {exc.strerror}", key="accounting"
+            ) from None
 
     def record(self, op: Operation, error: RingdError | None) -> None:
         """Write one operation."""

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import stat
+import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,3 +215,82 @@ def test_the_secret_is_in_a_private_file_and_on_no_command_line(at_work: Job, ow
     at_work.process.send_signal(signal.SIGINT)
     at_work.wait(ENDS_WITHIN_S)
     assert not folder.exists()
+
+
+def script(folder: Path, text: str) -> list[str]:
+    """A trainer with this program."""
+    path = folder / "program.py"
+    path.write_text(textwrap.dedent(text))
+    return [sys.executable, str(path)]
+
+
+def test_a_rank_that_leaves_early_is_blamed_and_not_who_fell_over_it(
+    start: Callable[..., Job], folder: Path
+) -> None:
+    program = """
+        import sys, time, numpy, ringd_client
+        comm = ringd_client.connect()
+        if comm.rank == 0:
+            comm.close()
+            sys.exit(0)
+        try:
+            comm.all_reduce(numpy.ones(10, "float32"))
+        except ringd_client.PeerLostError as error:
+            print("lost", error.rank, flush=True)
+            if comm.rank == 1:
+                raise
+            time.sleep(0.3)
+            try:
+                comm.barrier()
+            except ringd_client.PeerLostError as error:
+                print("still", error.rank, flush=True)
+    """
+    job = start(3, script(folder, program))
+    assert job.wait(ENDS_WITHIN_S) == 1
+    assert job.of_rank(1) == ["lost 0"]
+    assert job.of_rank(2) == ["lost 0", "still 0"]
+
+
+def test_a_rank_whose_program_ends_without_connecting_ends_the_job_at_once(
+    start: Callable[..., Job], folder: Path
+) -> None:
+    program = """
+        import os, ringd_client
+        if os.environ["RINGD_RANK"] != "1":
+            ringd_client.connect()
+    """
+    job = start(3, script(folder, program))
+    assert job.wait(ENDS_WITHIN_S) == 3
+    assert "rank 1 ended (exit code 0) without connecting" in job.err
+
+
+def test_the_code_is_that_of_the_rank_which_failed_first_however_long_it_takes_to_end(
+    start: Callable[..., Job], folder: Path
+) -> None:
+    program = """
+        import atexit, sys, time, numpy, ringd_client
+        with ringd_client.connect() as comm:
+            if comm.rank == 1:
+                atexit.register(time.sleep, 0.5)
+                sys.exit(3)
+            comm.all_reduce(numpy.ones(10, "float32"))
+    """
+    job = start(3, script(folder, program))
+    assert job.wait(ENDS_WITHIN_S) == 3
+
+
+def test_an_account_that_cannot_be_written_is_refused_before_anything_starts(
+    start: Callable[..., Job],
+) -> None:
+    job = start(2, "echo started", "--accounting", "/nonexistent/bytes.jsonl")
+    assert job.wait(ENDS_WITHIN_S) == 2
+    assert "accounting = '/nonexistent/bytes.jsonl' can't be written" in job.err
+    assert "started" not in job.out
+
+
+def test_a_killed_launcher_leaves_no_folder_behind(at_work: Job, owner: str) -> None:
+    assert list(at_work.folder.glob("run/ringd/*/secret"))
+    kill(at_work, owner, "launcher")
+    at_work.wait(ENDS_WITHIN_S)
+    until(lambda: not list(at_work.folder.glob("run/ringd/*/*")), "the folder is gone")
+    nothing_is_left(owner, at_work)
