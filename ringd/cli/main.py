@@ -79,7 +79,7 @@ app.command("run", epilog=run_cmd.EXAMPLE, context_settings=run_cmd.CONTEXT)(run
 app.command("status", epilog=status_cmd.EXAMPLE)(status_cmd.status)
 app.command("bench", epilog=bench_cmd.EXAMPLE)(bench_cmd.bench)
 app.command("demo", epilog=demo_cmd.EXAMPLE)(demo_cmd.demo)
-app.add_typer(config_cmd.app, name="config")
+app.add_typer(config_cmd.app, name="config", epilog="Example: ringd config show --json")
 
 
 def _print_version(wanted: bool) -> None:

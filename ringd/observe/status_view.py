@@ -80,12 +80,14 @@ def _print(status: dict[str, Any], scope: str) -> None:
     daemons = [status] if scope == "daemon" else _daemons(status)
     console = Console()
     table = Table(title="ringd group" if scope == "group" else "ringd daemon")
-    for name in ("rank", "address", "trainer", "epoch", "next seq", "done", "in flight", "now"):
-        table.add_column(name)
-    table.add_column("links (sent / received bytes)")
+    for name in ("rank", "address", "trainer pid", "epoch", "next seq", "done", "in flight"):
+        table.add_column(name, no_wrap=name == "address")
     for state in daemons:
         table.add_row(*_cells(state))
     console.print(table)
+    for state in daemons:
+        for line in _details(state):
+            console.print(f"rank {state['rank']}: {line}", highlight=False)
     for name in ("missing", "unanswered"):
         if status.get(name):
             console.print(f"{name}: {status[name]}")
@@ -98,14 +100,21 @@ def _daemons(status: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _cells(state: dict[str, Any]) -> list[str]:
-    now = ", ".join(
-        f"{op['op']} #{op['seq']} {op['bytes_done']}/{op['bytes_total']} B, "
-        f"waiting on {op['waiting_on']}"
-        for op in state.get("operations", [])[:2]
-    )
-    links = ", ".join(
-        f"{peer}: {link['sent_bytes']:,} / {link['received_bytes']:,}"
-        for peer, link in state.get("links", {}).items()
-    )
     names = ("rank", "address", "trainer", "epoch", "next_seq", "completed", "in_flight")
-    return [str(state.get(name, "")) for name in names] + [now or state.get("broken") or "", links]
+    return ["-" if state.get(name) is None else str(state[name]) for name in names]
+
+
+def _details(state: dict[str, Any]) -> list[str]:
+    """What it is doing, and its links: a line each."""
+    lines = [
+        f"{op['op']} #{op['seq']} for {op['elapsed_s']:g} s, {op['bytes_done']:,} of "
+        f"{op['bytes_total']:,} bytes received, waiting on {op['waiting_on']}"
+        for op in state.get("operations", [])[:4]
+    ]
+    if state.get("broken"):
+        lines.append(str(state["broken"]))
+    links = [
+        f"{peer} ({link['sent_bytes']:,} / {link['received_bytes']:,})"
+        for peer, link in state.get("links", {}).items()
+    ]
+    return [*lines, f"links, bytes sent / received: {', '.join(links) or 'none'}"]
