@@ -230,11 +230,16 @@ def test_ctrl_c_ends_a_wait_and_the_communicator_goes_on(
 
     presses: list[int] = []
     thread = threading.Thread(target=press)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
-        comm.all_reduce(tensor)
-    over.set()
-    thread.join()
+    # A job in the background of a shell has the signal ignored, and Python leaves it so.
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            comm.all_reduce(tensor)
+        over.set()
+        thread.join()
+    finally:
+        signal.signal(signal.SIGINT, former)
     daemon.script = lambda s: None
     daemon.release()
     other = torch.ones(3)
