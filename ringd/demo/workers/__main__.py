@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -20,14 +21,20 @@ def main(control: str) -> None:
     """Serve the socket ``control``."""
     with ringd_client.connect() as comm, socket.socket(socket.AF_UNIX) as sock:
         sock.connect(control)
-        with sock.makefile("rw", encoding="utf-8") as file:
-            _say(file, _hello(comm))
-            for line in file:
-                order = json.loads(line)
-                if order["do"] == "end":
-                    break
-                _say(file, _answer(comm, order))
+        # A driver that has heard enough (of another rank's failure) closes in mid-answer.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            _serve(comm, sock)
         _end_gloo()
+
+
+def _serve(comm: Communicator, sock: socket.socket) -> None:
+    with sock.makefile("rw", encoding="utf-8") as file:
+        _say(file, _hello(comm))
+        for line in file:
+            order = json.loads(line)
+            if order["do"] == "end":
+                break
+            _say(file, _answer(comm, order))
 
 
 def _say(file: TextIO, what: dict[str, Any]) -> None:
