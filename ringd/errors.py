@@ -105,6 +105,15 @@ class UnsupportedTypeError(RingdError, TypeError):
     retry: ClassVar[Retry] = "same_epoch"
 
 
+class UnsupportedReductionError(UnsupportedTypeError, ValueError):
+    """A reduce op that a dtype does not have; both a TypeError and a ValueError.
+
+    Fields: op, dtype.
+    """
+
+    code: ClassVar[str] = "unsupported_reduction"
+
+
 class CollectiveError(RingdError):
     """A collective that had begun did not complete. Fields: op, group, epoch, seq."""
 
@@ -143,6 +152,20 @@ class ProtocolError(CollectiveError):
 
     code: ClassVar[str] = "protocol"
     retry: ClassVar[Retry] = "new_epoch"
+
+
+class GroupFreedError(CollectiveError):
+    """The process group of the call was freed, here or on the rank that it needs."""
+
+    code: ClassVar[str] = "group_freed"
+    retry: ClassVar[Retry] = "never"
+
+
+class ObjectTooLargeError(RingdError, ValueError):
+    """An object is over the cap of the object collectives. Fields: rank, size_bytes, limit_bytes."""
+
+    code: ClassVar[str] = "object_too_large"
+    retry: ClassVar[Retry] = "same_epoch"
 
 
 class TooManyOperationsError(RingdError):

@@ -10,24 +10,43 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import msgpack
 
-from ringd.errors import InvalidArgumentError, UnsupportedTypeError
+from ringd.errors import (
+    InvalidArgumentError,
+    UnsupportedReductionError,
+    UnsupportedTypeError,
+)
 
 MAX_DIMS = 64
-MAX_SPEC_BYTES = 2048
+MAX_WORLD = 1024
+MAX_SPEC_BYTES = 16 * 1024
+"""Room for one count per rank of the largest group."""
+MAX_TAG = 2**31 - 1
+
+DTypeKind = Literal["bool", "int", "float", "complex", "opaque"]
 
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """One element type: its name is torch's and numpy's, ``widened`` where sums are kept wider."""
+    """One element type.
+
+    Attributes:
+        name: torch's name, and numpy's where numpy has the type.
+        kind: "opaque" types are moved and never reduced.
+        widened: the type in which sums are kept, if it is a wider one.
+    """
 
     name: str
     itemsize: int
-    is_float: bool
+    kind: DTypeKind
     widened: str | None = None
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "float"
 
     @property
     def accumulator(self) -> str:
@@ -37,37 +56,83 @@ class DType:
 DTYPES: dict[str, DType] = {
     d.name: d
     for d in (
-        DType("float32", 4, True),
-        DType("float64", 8, True),
-        DType("float16", 2, True, widened="float32"),
-        DType("bfloat16", 2, True, widened="float32"),
-        DType("int32", 4, False),
-        DType("int64", 8, False),
+        DType("float32", 4, "float"),
+        DType("float64", 8, "float"),
+        DType("float16", 2, "float", widened="float32"),
+        DType("bfloat16", 2, "float", widened="float32"),
+        DType("int8", 1, "int"),
+        DType("uint8", 1, "int"),
+        DType("int16", 2, "int"),
+        DType("int32", 4, "int"),
+        DType("int64", 8, "int"),
+        DType("bool", 1, "bool"),
+        DType("complex64", 8, "complex"),
+        DType("complex128", 16, "complex"),
+        DType("float8_e4m3fn", 1, "opaque"),
+        DType("float8_e5m2", 1, "opaque"),
+        DType("float8_e4m3fnuz", 1, "opaque"),
+        DType("float8_e5m2fnuz", 1, "opaque"),
     )
 }
-REDUCE_OPS: tuple[str, ...] = ("sum", "prod", "min", "max", "avg")
+REDUCE_OPS: tuple[str, ...] = (
+    "sum", "prod", "min", "max", "avg", "premul_sum", "band", "bor", "bxor",
+)  # fmt: skip
+_ORDERED, _BITWISE = ("min", "max"), ("band", "bor", "bxor")
+_REDUCTIONS: dict[DTypeKind, tuple[str, ...]] = {
+    "bool": ("sum", "prod", *_ORDERED, *_BITWISE),
+    "int": ("sum", "prod", *_ORDERED, "premul_sum", *_BITWISE),
+    "float": ("sum", "prod", *_ORDERED, "avg", "premul_sum"),
+    "complex": ("sum", "prod", "avg", "premul_sum"),
+    "opaque": (),
+}
+
+
+def reductions(dtype: str) -> tuple[str, ...]:
+    """The reduce ops that a dtype has, in the order of REDUCE_OPS' kinds; () for moves only."""
+    return _REDUCTIONS[DTYPES[dtype].kind]
 
 
 class Collective(str, Enum):
-    """The collectives of wire v1; the value is what travels."""
+    """The operations of wire v1; the value is what travels."""
 
     ALL_REDUCE = "all_reduce"
+    REDUCE = "reduce"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_GATHER = "all_gather"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    ALL_TO_ALL = "all_to_all"
     BROADCAST = "broadcast"
     BARRIER = "barrier"
+    NEW_GROUP = "new_group"
 
+
+SEND, RECV = "send", "recv"
+POINT_TO_POINT: frozenset[str] = frozenset({SEND, RECV})
+"""Not collectives: they have no place in the order of calls, and match by peer and tag."""
+ANY_SOURCE = -1
 
 ALGORITHMS: dict[str, tuple[str, ...]] = {
-    "all_reduce": ("auto", "ring", "tree", "direct", "exchange"),
+    "all_reduce": (
+        "auto", "ring", "tree", "direct", "exchange",
+        "recursive_doubling", "halving_doubling", "chain",
+    ),
+    "reduce": ("auto", "tree", "chain", "direct"),
     "reduce_scatter": ("auto", "ring", "direct"),
     "all_gather": ("auto", "ring", "direct"),
-    "broadcast": ("auto", "tree"),
+    "gather": ("auto", "tree", "direct"),
+    "scatter": ("auto", "tree", "direct"),
+    "all_to_all": ("auto", "pairwise", "direct"),
+    "broadcast": ("auto", "tree", "chain"),
     "barrier": ("auto", "exchange", "tree"),
-}
-DETERMINISTIC_ALGORITHMS: tuple[str, ...] = ("auto", "direct", "exchange")
+    "new_group": ("auto",),
+}  # fmt: skip
+DETERMINISTIC_ALGORITHMS: tuple[str, ...] = ("auto", "direct", "exchange", "chain")
 """With these the reduction is the left fold in rank order."""
-REDUCING: frozenset[str] = frozenset({"all_reduce", "reduce_scatter"})
+REDUCING: frozenset[str] = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+ROOTED: frozenset[str] = frozenset({"broadcast", "reduce", "gather", "scatter"})
+IN_PARTS: frozenset[str] = frozenset({"all_gather", "reduce_scatter", "gather", "scatter"})
+"""Where each rank has a part of the whole; the parts may be uneven."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +140,22 @@ class OpSpec:
     """What a rank asks for, equal on every rank of the group: the fingerprint.
 
     Attributes:
-        collective: a value of :class:`Collective`.
+        collective: a value of :class:`Collective`, or SEND or RECV.
         dtype: a name in DTYPES ("" for barrier).
         reduce_op: a name in REDUCE_OPS, or "" for moves.
-        shape: the shape of the caller's tensor: the input for all_reduce, broadcast and
-            all_gather (one rank's part), the output for reduce_scatter (one rank's part).
-        root: the rank that owns the data (broadcast), else -1.
+        shape: of the caller's tensor where all of it is one rank's (all_reduce, reduce,
+            broadcast, send, recv); of one rank's part (IN_PARTS with equal parts); of one row
+            where counts are in rows (uneven parts, and all_to_all always).
+        root: the group rank that has or gets the data (ROOTED); the peer of send and recv
+            (ANY_SOURCE: any); else -1.
         algorithm: as asked, "auto" included; all ranks resolve it alike.
         deterministic: the left fold in rank order is asked for.
         group: the group's number; 0 is the world.
         compression: reserved, "" now.
+        counts: rows of each rank's part, in rank order, where parts are uneven; the members of a
+            new_group, as ranks of the parent in the order of the new group. Empty otherwise.
+        fused: where several calls travel as one, the elements of each (of each one's part,
+            IN_PARTS); ``shape`` is their sum then.
     """
 
     collective: str
@@ -96,6 +167,8 @@ class OpSpec:
     deterministic: bool = False
     group: int = 0
     compression: str = ""
+    counts: tuple[int, ...] = ()
+    fused: tuple[int, ...] = ()
 
     @cached_property
     def count(self) -> int:
@@ -108,13 +181,11 @@ class OpSpec:
     def itemsize(self) -> int:
         return DTYPES[self.dtype].itemsize if self.dtype else 1
 
-    def region_count(self, world_size: int) -> int:
-        """Elements of the working region: the count, times N where each rank has a part."""
-        if self.collective == Collective.BARRIER.value:
-            return 0
-        if self.collective in (Collective.ALL_GATHER.value, Collective.REDUCE_SCATTER.value):
-            return self.count * world_size
-        return self.count
+    def part_counts(self, world_size: int) -> tuple[int, ...]:
+        """Elements of each rank's part, where ranks have parts."""
+        if self.counts:
+            return tuple(rows * self.count for rows in self.counts)
+        return (self.count,) * world_size
 
     @cached_property
     def packed(self) -> bytes:
@@ -129,18 +200,31 @@ class OpSpec:
                 self.algorithm,
                 self.deterministic,
                 self.compression,
+                list(self.counts),
+                list(self.fused),
             ]
         )
         return data
 
     def __str__(self) -> str:
         parts = [self.collective]
+        if self.group:
+            parts.append(f"group={self.group}")
         if self.reduce_op:
             parts.append(f"op={self.reduce_op}")
-        if self.root >= 0:
+        if self.collective in POINT_TO_POINT:
+            parts.append(f"peer={'any' if self.root == ANY_SOURCE else self.root}")
+        elif self.root >= 0:
             parts.append(f"root={self.root}")
-        if self.dtype:
-            parts.append(f"dtype={self.dtype} shape={tuple(self.shape)}")
+        if self.collective == Collective.NEW_GROUP.value:
+            parts.append(f"ranks={_listed(self.counts)}")
+        elif self.dtype:
+            word = "row shape" if self.rows_are_counted else "shape"
+            parts.append(f"dtype={self.dtype} {word}={tuple(self.shape)}")
+            if self.counts:
+                parts.append(f"counts={_listed(self.counts)}")
+            if self.fused:
+                parts.append(f"coalesced from {len(self.fused)} calls of {_listed(self.fused)}")
         if self.algorithm != "auto":
             parts.append(f"algorithm={self.algorithm}")
         if self.deterministic:
@@ -148,6 +232,19 @@ class OpSpec:
         if self.compression:
             parts.append(f"compression={self.compression}")
         return " ".join(parts)
+
+    @property
+    def rows_are_counted(self) -> bool:
+        """Whether ``shape`` is that of one row."""
+        return bool(self.counts) or self.collective == Collective.ALL_TO_ALL.value
+
+
+def _listed(numbers: tuple[int, ...]) -> str:
+    """All of a short list; the ends of a long one."""
+    if len(numbers) <= 12:
+        return str(list(numbers))
+    head, tail = ", ".join(map(str, numbers[:6])), ", ".join(map(str, numbers[-3:]))
+    return f"[{head}, ... {tail}] ({len(numbers)} in all)"
 
 
 @lru_cache(maxsize=4096)
@@ -161,17 +258,21 @@ def unpack_spec(data: bytes) -> OpSpec:
     if len(data) > MAX_SPEC_BYTES:
         raise ValueError(f"a fingerprint of {len(data)} bytes is over {MAX_SPEC_BYTES}")
     fields: Any = msgpack.unpackb(data)
-    if not isinstance(fields, list) or len(fields) != 9:
-        raise ValueError("a fingerprint is an array of nine fields")
-    group, collective, dtype, reduce_op, shape, root, algorithm, deterministic, compression = fields
+    if not isinstance(fields, list) or len(fields) != 11:
+        raise ValueError("a fingerprint is an array of eleven fields")
+    (
+        group, collective, dtype, reduce_op, shape, root, algorithm, deterministic, compression,
+        counts, fused,
+    ) = fields  # fmt: skip
     texts = (collective, dtype, reduce_op, algorithm, compression)
     numbers = (group, root)
     if not all(isinstance(t, str) for t in texts) or not all(type(n) is int for n in numbers):
         raise ValueError("a field of the fingerprint has the wrong type")
     if type(deterministic) is not bool or not isinstance(shape, list) or len(shape) > MAX_DIMS:
         raise ValueError("a field of the fingerprint has the wrong type")
-    if not all(type(d) is int and d >= 0 for d in shape):
-        raise ValueError("a shape holds whole numbers that are not negative")
+    for sizes in (shape, counts, fused):
+        if not isinstance(sizes, list) or not all(type(d) is int and d >= 0 for d in sizes):
+            raise ValueError("shape, counts and fused hold whole numbers that are not negative")
     return OpSpec(
         collective,
         dtype,
@@ -182,6 +283,8 @@ def unpack_spec(data: bytes) -> OpSpec:
         deterministic=deterministic,
         group=group,
         compression=compression,
+        counts=tuple(counts),
+        fused=tuple(fused),
     )
 
 
@@ -197,8 +300,9 @@ def check_spec(spec: OpSpec, world_size: int) -> None:
     """Refuse a call that no rank could run; the same on client and daemon.
 
     Raises:
-        UnsupportedTypeError: dtype or reduce op (a TypeError).
-        InvalidArgumentError: collective, algorithm, root or their combination (a ValueError).
+        UnsupportedTypeError: the dtype, or the reduce op for this dtype (a TypeError).
+        InvalidArgumentError: collective, algorithm, root, counts or their combination (a
+            ValueError).
     """
     check_algorithm(spec)
     if spec.collective != Collective.BARRIER.value and spec.dtype not in DTYPES:
@@ -206,19 +310,55 @@ def check_spec(spec: OpSpec, world_size: int) -> None:
             f"dtype {spec.dtype or 'none'} is not supported; supported are {', '.join(DTYPES)}"
         )
     if spec.collective in REDUCING:
-        if spec.reduce_op not in REDUCE_OPS:
-            raise InvalidArgumentError(
-                f"unknown reduce op {spec.reduce_op!r}{suggestion(spec.reduce_op, REDUCE_OPS)}; "
-                f"known are {', '.join(REDUCE_OPS)}"
-            )
-        if spec.reduce_op == "avg" and not DTYPES[spec.dtype].is_float:
-            raise UnsupportedTypeError(
-                f"avg of {spec.dtype} is not defined (it would not be a whole number); use sum "
-                "and divide, or convert to a floating-point dtype"
-            )
-    if spec.collective == Collective.BROADCAST.value and not 0 <= spec.root < world_size:
+        check_reduction(spec.dtype, spec.reduce_op)
+    if spec.collective in ROOTED and not 0 <= spec.root < world_size:
         raise InvalidArgumentError(
             f"root {spec.root} is not a rank of this group: ranks are 0 to {world_size - 1}"
+        )
+    if spec.collective == Collective.NEW_GROUP.value:
+        _check_members(spec.counts, world_size)
+    elif spec.counts and (spec.collective not in IN_PARTS or len(spec.counts) != world_size):
+        raise InvalidArgumentError(
+            f"{len(spec.counts)} counts for {spec.collective} in a group of {world_size}: it takes "
+            + ("one for each rank" if spec.collective in IN_PARTS else "none")
+        )
+    if spec.fused and (spec.counts or sum(spec.fused) != spec.count):
+        raise InvalidArgumentError("the sizes of coalesced calls do not add up")
+
+
+def check_reduction(dtype: str, reduce_op: str) -> None:
+    """Refuse a reduce op that does not exist, or that the dtype does not have.
+
+    Raises:
+        InvalidArgumentError: no such reduce op.
+        UnsupportedReductionError: not for this dtype; says what to do instead.
+    """
+    if reduce_op not in REDUCE_OPS:
+        raise InvalidArgumentError(
+            f"unknown reduce op {reduce_op!r}{suggestion(reduce_op, REDUCE_OPS)}; "
+            f"known are {', '.join(REDUCE_OPS)}",
+            op=reduce_op,
+        )
+    known = reductions(dtype)
+    if reduce_op in known:
+        return
+    if not known:
+        way_out = "it can only be moved; convert to bfloat16 or float32 to reduce"
+    elif reduce_op == "avg":
+        way_out = 'it would not be a whole number; take op="sum" and divide as you need'
+    elif DTYPES[dtype].kind == "complex" and reduce_op in _ORDERED:
+        way_out = f"complex numbers have no order; it has {', '.join(known)}"
+    else:
+        way_out = f"it has {', '.join(known)}"
+    raise UnsupportedReductionError(
+        f"op {reduce_op} is not defined for {dtype}: {way_out}", op=reduce_op, dtype=dtype
+    )
+
+
+def _check_members(members: tuple[int, ...], world_size: int) -> None:
+    if len(set(members)) != len(members) or not all(0 <= m < world_size for m in members):
+        raise InvalidArgumentError(
+            f"ranks {list(members)} are not different ranks of a group of {world_size}"
         )
 
 

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections import deque
-from typing import Final
+from typing import Any, Final
 
 from ringd.errors import RingdError
 from ringd.wire import ipc
@@ -47,7 +47,7 @@ class AsyncConnection:
 
     # ------------------------------------------------------------ sending
 
-    def post(self, operation: Operation) -> None:
+    def post(self, operation: Operation[Any]) -> None:
         """Give an operation its place in the order.
 
         Raises:
@@ -69,7 +69,7 @@ class AsyncConnection:
         """
         self._send(self.state.poison(packed, error))
 
-    def post_status(self, operation: Operation, scope: str) -> None:
+    def post_status(self, operation: Operation[Any], scope: str) -> None:
         """Ask for a status.
 
         Raises:
@@ -77,6 +77,16 @@ class AsyncConnection:
         """
         self._send(self.state.ask_status(operation, scope))
         self._watch_clock(operation.expires)
+
+    async def free_group(self, group: int, *, wait: bool) -> None:
+        """Give a group back; see the blocking twin. Being cancelled frees it at once."""
+        try:
+            if wait:
+                await self._all_over(group)
+        finally:
+            if self.state.ended is None:
+                with contextlib.suppress(RingdError):
+                    self._send(ipc.pack(ipc.FREE_GROUP, group))
 
     def announce(self, number: int, size_bytes: int, fd: int) -> None:
         """Hand a segment to the daemon.
@@ -150,7 +160,7 @@ class AsyncConnection:
 
     # ------------------------------------------------------------ receiving
 
-    async def over(self, operation: Operation) -> None:
+    async def over(self, operation: Operation[Any]) -> None:
         """Return when an operation is finished. Being cancelled changes nothing for it."""
         if operation.finished:
             return
@@ -175,7 +185,7 @@ class AsyncConnection:
             if at_end:
                 self._stop_listening()
 
-    def _tell(self, operations: tuple[Operation, ...]) -> None:
+    def _tell(self, operations: tuple[Operation[Any], ...]) -> None:
         for operation in operations:
             settlement = operation.settlement
             writes = operation.answer is None and not operation.finished
@@ -185,7 +195,7 @@ class AsyncConnection:
                 operation.settle()
                 self._wake(operation)
 
-    def _settle_elsewhere(self, operation: Operation) -> None:
+    def _settle_elsewhere(self, operation: Operation[Any]) -> None:
         def settled(future: asyncio.Future[None]) -> None:
             self._settling.discard(future)
             self._wake(operation)
@@ -194,7 +204,7 @@ class AsyncConnection:
         self._settling.add(future)
         future.add_done_callback(settled)
 
-    def _wake(self, operation: Operation) -> None:
+    def _wake(self, operation: Operation[Any]) -> None:
         for waiter in self._waiters.pop(operation.request, ()):
             if not waiter.done():
                 waiter.set_result(None)
@@ -240,16 +250,20 @@ class AsyncConnection:
         try:
             if wait:
                 await self._all_over()
+                await self._all_sent()
             self._transport.say_goodbye(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
             await asyncio.wait([self._ended], timeout=FAREWELL_S)
         finally:
             self._disconnect()
 
-    async def _all_over(self) -> None:
+    async def _all_over(self, group: int | None = None) -> None:
         for operation in list(self.state.pending.values()):
-            await self.over(operation)
+            if group in (None, operation.group):
+                await self.over(operation)
         if self._settling:
             await asyncio.wait(self._settling)
+
+    async def _all_sent(self) -> None:
         with contextlib.suppress(TimeoutError):  # refused calls, which nobody waits for
             async with asyncio.timeout(FAREWELL_S):
                 await self._flushed.wait()

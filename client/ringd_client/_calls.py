@@ -7,8 +7,9 @@ import operator
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from ringd.errors import (
     CommunicatorClosedError,
@@ -17,52 +18,92 @@ from ringd.errors import (
     RingdError,
     UnsupportedTypeError,
 )
-from ringd.vocabulary import DTYPES, Collective
+from ringd.vocabulary import DTYPES, POINT_TO_POINT
 from ringd_client._arena import Arena
 from ringd_client._attach import Membership, is_positive
-from ringd_client._core import GRACE_S, ClientState, Operation, UnsentError
-from ringd_client._plan import Planner, poison_spec
+from ringd_client._core import ClientState, Operation, UnsentError
+from ringd_client._kinds import Kinds, poison_spec
+from ringd_client._plan import Planner
 from ringd_client._tensors import adapter_named
+
+if TYPE_CHECKING:
+    from ringd_client._coalesce import Batch
+
+T = TypeVar("T")
 
 STATUS_TIMEOUT_S: Final = 5.0
 MAX_TIMEOUT_S: Final = 365 * 86400.0
 """Longer ones are cut to this: locks and polls have limits."""
 
-_POISONS = {c.value: poison_spec(c.value).packed for c in Collective}
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank's place in a group.
+
+    Attributes:
+        group: its number; 0 is the world.
+        rank: ours in it.
+        ranks: its members as ranks of the world, in the order of the group.
+    """
+
+    group: int
+    rank: int
+    ranks: tuple[int, ...]
 
 
 class Caller(ABC):
-    """Checks a call, gives it its place in the order, and knows the group.
+    """Checks a call, prepares it, and knows the group.
 
-    A call that is refused here takes its place as a poisoned one, so that the peers, which
-    called properly, are told instead of waiting.
+    A collective that is refused here takes its place in the order as a poisoned one, so that
+    the peers, which called properly, are told instead of waiting.
+
+    Args:
+        state, arena, membership: shared by the communicators of one connection.
+        place: None for the world.
     """
 
-    def __init__(self, state: ClientState, arena: Arena, membership: Membership) -> None:
+    def __init__(
+        self, state: ClientState, arena: Arena, membership: Membership, place: Place | None
+    ) -> None:
+        if place is None:
+            place = Place(0, membership.rank, tuple(range(membership.world_size)))
         self._state = state
         self._arena = arena
         self._membership = membership
-        self._planner = Planner(membership.rank, membership.world_size, arena)
+        self._place = place
+        self._planner = Planner(Kinds(place.rank, len(place.ranks), place.group), arena)
+        self._batch: Batch | None = None
 
     @property
     def rank(self) -> int:
-        """This trainer's number, from 0."""
-        return self._membership.rank
+        """This trainer's number in the group, from 0."""
+        return self._place.rank
 
     @property
     def world_size(self) -> int:
         """How many ranks the group has."""
-        return self._membership.world_size
+        return len(self._place.ranks)
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The group's members as ranks of the world, in the order of the group."""
+        return self._place.ranks
+
+    @property
+    def group(self) -> int:
+        """The group's number in this epoch, equal on its members; 0 is the world."""
+        return self._place.group
 
     @property
     def epoch(self) -> int:
-        """Which set of trainers this group is: those that started together."""
+        """Which set of trainers this is: those that started together."""
         return self._membership.epoch
 
     @property
     def closed(self) -> bool:
         """Whether it was closed, or belongs to the parent of this process."""
-        return isinstance(self._state.ended, CommunicatorClosedError)
+        ended = isinstance(self._state.ended, CommunicatorClosedError)
+        return ended or (self.group != 0 and self.group not in self._state.groups)
 
     def empty(
         self,
@@ -79,8 +120,8 @@ class Caller(ABC):
 
         Args:
             shape: of the tensor.
-            dtype: a name (float32, float64, float16, bfloat16, int32, int64), or the library's
-                own dtype object; numpy has no bfloat16.
+            dtype: a name, as torch has it, or the library's own dtype object; numpy has neither
+                bfloat16 nor the float8 types.
             like: "torch" for a ``torch.Tensor``, "numpy" for a ``numpy.ndarray``.
 
         Raises:
@@ -92,7 +133,7 @@ class Caller(ABC):
         Cost: some microseconds when a block of that size is free; otherwise about 0.5 ms per
         MiB, once.
         """
-        self._state.admit()
+        self._state.admit(self._place.group)
         adapter = adapter_named(like)
         name = adapter.dtype_name(dtype)
         size = _checked_shape(shape)
@@ -102,33 +143,36 @@ class Caller(ABC):
             raise self._end(exc) from exc.__cause__
         return adapter.wrap(owner, name, size)
 
-    def _begin(
+    def _prepare(
         self,
         collective: str,
-        plan: Callable[..., Operation],
+        plan: Callable[..., Operation[Any]],
         arguments: tuple[Any, ...],
         timeout_s: float | None,
         recv_timeout_ms: float | None,
-        *,
-        detached: bool = False,
-    ) -> Operation:
-        """Post one collective.
+        output: T,
+    ) -> Operation[T]:
+        """An operation that is ready to be posted; its input has been read.
+
+        Args:
+            collective: what is called, for the poison.
+            plan: a method of the :class:`Planner`, unbound.
+            arguments: its arguments.
+            output: what a wait for it returns.
 
         Raises:
-            RingdError: it was refused here (and its place in the order taken), or not posted.
+            RingdError: it was refused here (and its place in the order taken), or may not be
+                posted.
         """
-        self._state.admit()
+        self._state.admit(self._place.group)
         began = time.monotonic()
         try:
-            if timeout_s is None:
-                bound_s = self._membership.timeout_s
-            else:
-                bound_s = _positive("timeout_s", timeout_s)
-            if recv_timeout_ms is None:
-                silence_s = 0.0
-            else:
-                silence_s = _positive("recv_timeout_ms", recv_timeout_ms) / 1000
-            operation = plan(*arguments)
+            bound_s, silence_s = self._membership.timeout_s, 0.0
+            if timeout_s is not None:
+                bound_s = positive("timeout_s", timeout_s)
+            if recv_timeout_ms is not None:
+                silence_s = positive("recv_timeout_ms", recv_timeout_ms) / 1000
+            operation = plan(self._planner, *arguments)
         except (InvalidTensorError, InvalidArgumentError, UnsupportedTypeError) as refusal:
             self._refuse(collective, refusal)
             raise
@@ -140,22 +184,24 @@ class Caller(ABC):
             unreadable = InvalidTensorError(f"the tensor can't be read: {exc!r}")
             self._refuse(collective, unreadable)
             raise unreadable from exc
-        operation.began = began
-        operation.timeout_s = bound_s
-        operation.recv_timeout_s = silence_s
-        operation.expires = began + bound_s + GRACE_S
-        operation.detached = detached
-        self._post(operation)
+        operation.begin(began, bound_s, silence_s)
+        operation.output = output
         return operation
 
     def _refuse(self, collective: str, refusal: RingdError) -> None:
-        """Take a refused call's place in the order; what stands in the way is told later."""
-        with contextlib.suppress(RingdError):
-            self._post_poison(_POISONS[collective], refusal)
+        """Take a refused call's place in the order; what stands in the way is told later.
 
-    @abstractmethod
-    def _post(self, operation: Operation) -> None:
-        """Submit an operation."""
+        A message has no place in the order.
+        """
+        if collective not in POINT_TO_POINT:
+            packed = poison_spec(collective, self._place.group).packed
+            with contextlib.suppress(RingdError):
+                self._post_poison(packed, refusal)
+
+    def _collecting(self) -> Batch | None:
+        """The open ``coalesce`` block of whoever calls."""
+        batch = self._batch
+        return batch if batch is not None and batch.is_callers() else None
 
     @abstractmethod
     def _end(self, unsent: UnsentError) -> RingdError:
@@ -165,7 +211,7 @@ class Caller(ABC):
     def _post_poison(self, packed: bytes, refusal: RingdError) -> None:
         """Submit a refused call."""
 
-    def _status_request(self, scope: str, timeout_s: float | None) -> Operation:
+    def _status_request(self, scope: str, timeout_s: float | None) -> Operation[Any]:
         """A request that is not posted yet.
 
         Raises:
@@ -173,19 +219,23 @@ class Caller(ABC):
         """
         if scope not in ("daemon", "group"):
             raise InvalidArgumentError(f'scope is "daemon" or "group", not {scope!r}')
-        operation = Operation(f"status of the {scope}", b"")
-        operation.began = time.monotonic()
-        bound_s = STATUS_TIMEOUT_S if timeout_s is None else _positive("timeout_s", timeout_s)
-        operation.timeout_s = bound_s
-        operation.expires = operation.began + bound_s + GRACE_S
+        operation: Operation[Any] = Operation(f"status of the {scope}", b"")
+        bound_s = STATUS_TIMEOUT_S if timeout_s is None else positive("timeout_s", timeout_s)
+        operation.begin(time.monotonic(), bound_s)
         return operation
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"epoch {self.epoch}"
-        return f"<{type(self).__name__} rank {self.rank} of {self.world_size}, {state}>"
+        group = f" in group {self.group}" if self.group else ""
+        return f"<{type(self).__name__} rank {self.rank} of {self.world_size}{group}, {state}>"
 
 
-def _positive(name: str, value: float) -> float:
+def positive(name: str, value: float) -> float:
+    """A number of seconds or milliseconds, cut to what clocks can take.
+
+    Raises:
+        InvalidArgumentError: not a positive number.
+    """
     if is_positive(value):
         return min(float(value), MAX_TIMEOUT_S)
     raise InvalidArgumentError(f"{name} is a positive number, not {value!r}")

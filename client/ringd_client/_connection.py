@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from ringd.errors import RingdError
 from ringd.wire import ipc
@@ -32,7 +32,7 @@ class _Follower:
 
     __slots__ = ("gate", "operation")
 
-    def __init__(self, operation: Operation) -> None:
+    def __init__(self, operation: Operation[Any]) -> None:
         self.operation = operation
         self.gate = threading.Lock()
         self.gate.acquire()
@@ -59,7 +59,7 @@ class Connection:
 
     # ------------------------------------------------------------ sending
 
-    def post(self, operation: Operation) -> None:
+    def post(self, operation: Operation[Any]) -> None:
         """Give an operation its place in the order.
 
         Raises:
@@ -95,7 +95,7 @@ class Connection:
         except UnsentError as exc:
             raise self.end(exc) from exc.__cause__
 
-    def post_status(self, operation: Operation, scope: str) -> None:
+    def post_status(self, operation: Operation[Any], scope: str) -> None:
         """Ask for a status.
 
         Raises:
@@ -106,6 +106,21 @@ class Connection:
         except UnsentError as exc:
             operation.withdraw(error := self.end(exc))
             raise error from exc.__cause__
+
+    def free_group(self, group: int, *, wait: bool) -> None:
+        """Give a group back, which no call can enter any more.
+
+        Args:
+            wait: for its operations in flight, up to their deadlines; else they end with
+                GroupFreedError.
+        """
+        if wait:
+            self._await_pending(group)
+        if self.state.ended is None:
+            try:
+                self._transmit(lambda: ipc.pack(ipc.FREE_GROUP, group))
+            except UnsentError as exc:
+                self.end(exc)
 
     def announce(self, number: int, size_bytes: int, fd: int) -> None:
         """Hand a segment to the daemon.
@@ -160,7 +175,7 @@ class Connection:
 
     # ------------------------------------------------------------ waiting
 
-    def finish(self, operation: Operation) -> None:
+    def finish(self, operation: Operation[Any]) -> None:
         """Wait for an operation that only this thread knows, and end it.
 
         Raises:
@@ -177,11 +192,11 @@ class Connection:
         if operation.error is not None:
             raise operation.error
 
-    def give_up(self, operation: Operation) -> None:
+    def give_up(self, operation: Operation[Any]) -> None:
         """End an operation whose deadline the daemon has let pass."""
         operation.give_up(self.state.silent(operation, time.monotonic()))
 
-    def wait(self, operation: Operation, until: float) -> bool:
+    def wait(self, operation: Operation[Any], until: float) -> bool:
         """Wait until an operation is over or the clock shows ``until``; whether it is over.
 
         The caller settles it.
@@ -230,7 +245,7 @@ class Connection:
             return False
         return not self._transport.watch(until) or self.advance()
 
-    def _read(self, operation: Operation, until: float) -> None:
+    def _read(self, operation: Operation[Any], until: float) -> None:
         """Lead: read until ``operation`` is over, or the clock shows ``until``."""
         patient = until - time.monotonic() > RECV_SLICE_S
         while not operation.over:
@@ -242,7 +257,7 @@ class Connection:
             if not self._transport.wait_readable(until) and time.monotonic() >= until:
                 return
 
-    def _receive(self, *, wait: bool, own: Operation | None = None) -> bool:
+    def _receive(self, *, wait: bool, own: Operation[Any] | None = None) -> bool:
         """Read one datagram and tell whom it concerns; False: there is none."""
         if self._dead:
             return False
@@ -259,7 +274,9 @@ class Connection:
         self._tell(self.state.receive(datagram), own)
         return not self._dead
 
-    def _tell(self, operations: tuple[Operation, ...], own: Operation | None = None) -> None:
+    def _tell(
+        self, operations: tuple[Operation[Any], ...], own: Operation[Any] | None = None
+    ) -> None:
         """Let everybody know whose operation was answered; ``own`` is the reader's."""
         for operation in operations:
             if operation is own:
@@ -305,9 +322,9 @@ class Connection:
         finally:
             self._leave(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
 
-    def _await_pending(self) -> None:
+    def _await_pending(self, group: int | None = None) -> None:
         for operation in tuple(self.state.pending.copy().values()):
-            if operation.finished:
+            if operation.finished or group not in (None, operation.group):
                 continue
             if self.wait(operation, operation.expires):
                 if operation.detached:

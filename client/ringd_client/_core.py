@@ -8,7 +8,7 @@ copies results out is the business of :mod:`ringd_client._connection` and
 from __future__ import annotations
 
 import threading
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ringd.errors import (
     BY_CODE,
@@ -19,6 +19,8 @@ from ringd.errors import (
     from_wire,
 )
 from ringd.wire import ipc
+
+T = TypeVar("T")
 
 MAX_IN_FLIGHT: Final = 1024
 MAX_REFUSAL_CHARS: Final = 2000
@@ -44,7 +46,7 @@ class Settlement(Protocol):
         """Write the result to the caller's tensor if ``write``; give the memory back."""
 
 
-class Operation:
+class Operation(Generic[T]):
     """One request to the daemon, from its submission until its memory is free again.
 
     Three things end one after another, and the first two may come in either order:
@@ -59,6 +61,8 @@ class Operation:
         spec: what was asked, for messages.
         packed: the same as the daemon wants it.
         segment, offset: where the working region is.
+        local: what the daemon is told beside the spec, and other ranks need not say alike.
+        output: what a wait returns: the caller's tensor; of a receive, the sender's rank.
         began, expires: when the call began, and when the client itself gives up (monotonic).
         timeout_s, recv_timeout_s: the call's bounds; the second is 0 when it is off.
         reply: the answer to a status request.
@@ -74,8 +78,10 @@ class Operation:
         "error",
         "expires",
         "finished",
+        "local",
         "lock",
         "offset",
+        "output",
         "packed",
         "recv_timeout_s",
         "released",
@@ -100,6 +106,8 @@ class Operation:
         self.segment = segment
         self.offset = offset
         self.settlement = settlement
+        self.local: Any = None
+        self.output: T
         self.request = 0
         self.began = 0.0
         self.timeout_s = 0.0
@@ -113,6 +121,18 @@ class Operation:
         self.released = False
         self.detached = False
         self.lock = threading.Lock()
+
+    def begin(self, began: float, timeout_s: float, recv_timeout_s: float = 0.0) -> None:
+        """Fix the bounds of the call, once."""
+        self.began = began
+        self.timeout_s = timeout_s
+        self.recv_timeout_s = recv_timeout_s
+        self.expires = began + timeout_s + GRACE_S
+
+    @property
+    def group(self) -> int:
+        """The number of the group it is for; 0: the world, or none."""
+        return getattr(self.spec, "group", 0)
 
     @property
     def over(self) -> bool:
@@ -172,12 +192,15 @@ class ClientState:
     Attributes:
         pending: what the daemon has not answered yet, by request.
         ended: why nothing more can be asked, if so.
+        groups: the groups beside the world that stand open, each with what has ended its use
+            before it was closed, or None.
     """
 
     def __init__(self, rank: int, max_in_flight: int = MAX_IN_FLIGHT) -> None:
         self.rank = rank
         self.max_in_flight = max_in_flight
-        self.pending: dict[int, Operation] = {}
+        self.pending: dict[int, Operation[Any]] = {}
+        self.groups: dict[int, RingdError | None] = {}
         self.ended: RingdError | None = None
         self._last_request = 0
         self._detached_in = 0
@@ -188,23 +211,34 @@ class ClientState:
         """Every pending operation has a caller that waits for it."""
         return self._detached_in == self._detached_out
 
-    def admit(self) -> None:
-        """Whether one more operation may be posted.
+    def admit(self, group: int = 0, count: int = 1) -> None:
+        """Whether ``count`` more operations may be posted on a group.
 
         Raises:
-            RingdError: what ended the conversation.
-            TooManyOperationsError: ``max_in_flight`` are on their way.
+            RingdError: what ended the conversation, or the use of this group.
+            TooManyOperationsError: there would be more than ``max_in_flight`` on their way.
         """
         if self.ended is not None:
             raise self.ended.copy()
-        if len(self.pending) >= self.max_in_flight:
+        if group:
+            self._admit_group(group)
+        if len(self.pending) + count > self.max_in_flight:
             raise TooManyOperationsError(
                 f"{self.max_in_flight:,} operations are in flight; wait for some of their handles, "
                 "then make this call again (it was not posted)",
                 limit=self.max_in_flight,
             )
 
-    def submit(self, operation: Operation, remaining_s: float) -> bytes:
+    def _admit_group(self, group: int) -> None:
+        if group not in self.groups:
+            raise CommunicatorClosedError(
+                f"rank {self.rank}: the communicator of group {group} is closed", group=group
+            )
+        broken = self.groups[group]
+        if broken is not None:
+            raise broken.copy()
+
+    def submit(self, operation: Operation[Any], remaining_s: float) -> bytes:
         """The datagram that posts an operation.
 
         Raises:
@@ -218,6 +252,7 @@ class ClientState:
             operation.recv_timeout_s,
             operation.segment,
             operation.offset,
+            operation.local,
         )
 
     def poison(self, packed: bytes, error: RingdError) -> bytes:
@@ -233,7 +268,7 @@ class ClientState:
         told = {"code": error.code, "message": message, "fields": {}}
         return ipc.pack(ipc.POISON, self._last_request, packed, told)
 
-    def ask_status(self, operation: Operation, scope: str) -> bytes:
+    def ask_status(self, operation: Operation[Any], scope: str) -> bytes:
         """The datagram that asks for the daemon's or the group's state.
 
         Raises:
@@ -241,7 +276,7 @@ class ClientState:
         """
         return ipc.pack(ipc.STATUS, self._enter(operation), scope)
 
-    def receive(self, datagram: bytes | memoryview) -> tuple[Operation, ...]:
+    def receive(self, datagram: bytes | memoryview) -> tuple[Operation[Any], ...]:
         """Take in one datagram; the operations that it answered.
 
         An empty datagram is the end of the connection.
@@ -252,7 +287,7 @@ class ClientState:
             message = ipc.unpack(datagram)
             kind = message[0]
             if kind == ipc.DONE:
-                return self._answered(message[1], message[2])
+                return self._answered(message[1], message[2], message[3])
             if kind == ipc.STATUS_REPLY:
                 return self._replied(message[1], message[2])
         except (ValueError, IndexError, TypeError) as exc:
@@ -263,7 +298,7 @@ class ClientState:
             return self.fail(self.lost("it said that it ends"))
         return ()
 
-    def fail(self, error: RingdError) -> tuple[Operation, ...]:
+    def fail(self, error: RingdError) -> tuple[Operation[Any], ...]:
         """The conversation is over: every pending operation is answered with ``error``."""
         if self.ended is None:
             self.ended = error
@@ -288,7 +323,7 @@ class ClientState:
             rank=self.rank,
         )
 
-    def silent(self, operation: Operation, now: float) -> DaemonLostError:
+    def silent(self, operation: Operation[Any], now: float) -> DaemonLostError:
         """The error of an operation that the daemon should have ended long ago."""
         elapsed_s = now - operation.began
         return DaemonLostError(
@@ -306,7 +341,7 @@ class ClientState:
         """The error of a communicator that was closed."""
         return CommunicatorClosedError(f"rank {self.rank}: the communicator is closed")
 
-    def expired(self, now: float) -> list[Operation]:
+    def expired(self, now: float) -> list[Operation[Any]]:
         """Unfinished operations that the client must give up by its own clock."""
         pending = self.pending.copy().values()
         return [op for op in pending if op.expires <= now and not op.over]
@@ -321,7 +356,7 @@ class ClientState:
             operation.lock = threading.Lock()
             operation.give_up(self.ended.copy())
 
-    def _enter(self, operation: Operation) -> int:
+    def _enter(self, operation: Operation[Any]) -> int:
         self.admit()
         request = self._last_request = self._last_request + 1
         operation.request = request
@@ -333,25 +368,37 @@ class ClientState:
             raise self.ended.copy()
         return request
 
-    def _take_out(self, operation: Operation) -> bool:
+    def _take_out(self, operation: Operation[Any]) -> bool:
         found = self.pending.pop(operation.request, None) is not None
         if found and operation.detached:
             self._detached_out += 1
         return found
 
-    def _answered(self, request: int, error: Any) -> tuple[Operation, ...]:
+    def _answered(
+        self, request: int, error: Any, result: int | None = None
+    ) -> tuple[Operation[Any], ...]:
         operation = self.pending.get(request)
         if operation is None:
             return ()
         if error is not None:
             operation.answer = failure = from_wire(error)
-            if failure.retry == "new_epoch" and self.ended is None:
-                self.ended = failure
+            if failure.retry == "new_epoch":
+                self._break(failure)
+        elif result is not None:
+            operation.output = result
         self._take_out(operation)
         operation.answered = True
         return (operation,)
 
-    def _replied(self, request: int, status: Any) -> tuple[Operation, ...]:
+    def _break(self, failure: RingdError) -> None:
+        """An epoch is over: for one group, or for the world and so for everything."""
+        group = failure.fields.get("group") or 0
+        if not group and self.ended is None:
+            self.ended = failure
+        elif group and self.groups.get(group, failure) is None:
+            self.groups[group] = failure
+
+    def _replied(self, request: int, status: Any) -> tuple[Operation[Any], ...]:
         failed = isinstance(status, dict) and status.get("code") in BY_CODE and "fields" in status
         if operation := self.pending.get(request):
             operation.reply = status

@@ -13,7 +13,8 @@ from ringd_client._layout import overlaps_itself
 from ringd_client._segments import Segment
 from ringd_client._tensors import SHORT_COPY_BYTES, Adapter, unsupported_dtype
 
-_NAMES = {np.dtype(name): name for name in DTYPES if name != "bfloat16"}
+_FOREIGN = ("bfloat16", *(name for name, dtype in DTYPES.items() if dtype.kind == "opaque"))
+_NAMES = {np.dtype(name): name for name in DTYPES if name not in _FOREIGN}
 """Keyed by the dtype, not by its name: a byte-swapped one has the same name."""
 
 
@@ -45,7 +46,7 @@ class NumpyAdapter:
         return address
 
     def load(self, tensor: Any, segment: Segment, offset: int, size_bytes: int) -> None:
-        if size_bytes <= SHORT_COPY_BYTES and tensor.flags.c_contiguous:
+        if size_bytes <= SHORT_COPY_BYTES and _has_plain_bytes(tensor):
             segment.view[offset : offset + size_bytes] = memoryview(tensor).cast("B")
         else:
             np.copyto(_shared(tensor, segment, offset), tensor)
@@ -55,10 +56,21 @@ class NumpyAdapter:
             raise InvalidTensorError(
                 f"the output had {size_bytes} bytes when the call began and has {tensor.nbytes} now"
             )
-        if size_bytes <= SHORT_COPY_BYTES and tensor.flags.c_contiguous:
+        if size_bytes <= SHORT_COPY_BYTES and _has_plain_bytes(tensor):
             memoryview(tensor).cast("B")[:] = segment.view[offset : offset + size_bytes]
         else:
             np.copyto(tensor, _shared(tensor, segment, offset))
+
+    def scale(
+        self, tensor: Any, factor: Any, segment: Segment, offset: int, size_bytes: int
+    ) -> None:
+        dtype = tensor.dtype
+        flat = np.frombuffer(segment.memory, dtype, size_bytes // dtype.itemsize, offset)
+        with np.errstate(all="ignore"):
+            if dtype == np.float16:
+                np.copyto(flat, flat.astype(np.float32) * np.float32(factor), casting="same_kind")
+            else:
+                np.multiply(flat, dtype.type(factor), out=flat)
 
     def wrap(self, owner: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         return np.frombuffer(owner, dtype)[: prod(shape)].reshape(shape)
@@ -68,6 +80,11 @@ class NumpyAdapter:
             return _NAMES[np.dtype(dtype)]
         except (KeyError, TypeError):
             raise unsupported_dtype(dtype) from None
+
+
+def _has_plain_bytes(tensor: Any) -> bool:
+    """Whether a memoryview can show the bytes: it does not know complex numbers."""
+    return bool(tensor.flags.c_contiguous and tensor.dtype.kind != "c")
 
 
 def _shared(tensor: Any, segment: Segment, offset: int) -> Any:

@@ -7,372 +7,356 @@ on shapes, dtypes and options is worked out once and kept: a training loop repea
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Sequence
 from typing import Any, Final
 
-from ringd.config.suggest import did_you_mean
-from ringd.errors import InvalidArgumentError, InvalidTensorError, UnsupportedTypeError
-from ringd.vocabulary import (
-    ALGORITHMS,
-    DETERMINISTIC_ALGORITHMS,
-    DTYPES,
-    MAX_DIMS,
-    REDUCE_OPS,
-    OpSpec,
-)
-from ringd_client._arena import Arena, Block
+from ringd.errors import InvalidArgumentError, InvalidTensorError
+from ringd.vocabulary import ANY_SOURCE, MAX_TAG, RECV, SEND, OpSpec, check_spec
+from ringd_client._arena import Arena
 from ringd_client._core import Operation
-from ringd_client._segments import Segment, size_class
-from ringd_client._tensors import Adapter, adapter_of
+from ringd_client._kinds import Home, Kind, Kinds, check_dtypes, checked_shape, shape_or_shapes
+from ringd_client._parts import Exchanged, carrier_of, checked_sizes, exchange
+from ringd_client._reductions import factor_for, mark_of
+from ringd_client._regions import InPlace, Number, Region
+from ringd_client._segments import Segment
+from ringd_client._tensors import Carrier, adapter_of, copy_bytes
 
 REGION_ALIGNMENT_BYTES: Final = 8
 """The daemon takes no region that begins elsewhere."""
-MAX_KEPT: Final = 4096
-"""Kinds of calls that are remembered; beyond it the memory starts anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """All calls that look alike to the daemon.
-
-    Attributes:
-        spec: the fingerprint.
-        packed: the same as bytes.
-        part_bytes: one rank's part, which is all there is where ranks have no parts.
-        region_bytes: the working region.
-        block_bytes: the size class of a block for it.
-    """
-
-    spec: OpSpec
-    packed: bytes
-    part_bytes: int
-    region_bytes: int
-    block_bytes: int
-
-
-class Region:
-    """The working region of one operation in a block of the arena, and where its result goes.
-
-    ``adapter`` is None if nothing is to be written back.
-    """
-
-    __slots__ = ("_adapter", "_arena", "_block", "_offset", "_size_bytes", "_tensor")
-
-    def __init__(
-        self,
-        arena: Arena,
-        block: Block,
-        adapter: Adapter | None,
-        tensor: Any,
-        offset: int,
-        size_bytes: int,
-    ) -> None:
-        self._arena = arena
-        self._block = block
-        self._adapter = adapter
-        self._tensor = tensor
-        self._offset = offset
-        self._size_bytes = size_bytes
-
-    @property
-    def result_bytes(self) -> int:
-        """See :class:`ringd_client._core.Settlement`."""
-        return self._size_bytes if self._adapter is not None else 0
-
-    def settle(self, write: bool) -> None:
-        """See :class:`ringd_client._core.Settlement`."""
-        try:
-            if write and self._adapter is not None:
-                self._adapter.store(
-                    self._tensor, self._block.segment, self._offset, self._size_bytes
-                )
-        finally:
-            self._arena.free(self._block)
-            self._tensor = None
-
-
-class InPlace:
-    """An operation on a tensor that lives in the arena: it only keeps the tensor alive."""
-
-    __slots__ = ("_tensor",)
-
-    result_bytes = 0
-
-    def __init__(self, tensor: Any) -> None:
-        self._tensor = tensor
-
-    def settle(self, write: bool) -> None:
-        """See :class:`ringd_client._core.Settlement`."""
-        self._tensor = None
 
 
 class Planner:
     """Checks calls and prepares their working regions, for one communicator.
 
-    The methods raise, all alike: UnsupportedTypeError, InvalidTensorError or
-    InvalidArgumentError for what is refused; ArenaFullError when there is no room.
+    A method's input is read when it returns. All raise alike: UnsupportedTypeError,
+    InvalidTensorError or InvalidArgumentError for what is refused; ArenaFullError when there is
+    no room.
+
+    Args:
+        kinds: what the calls of this communicator look like.
+        arena: where regions are.
     """
 
-    def __init__(self, rank: int, world_size: int, arena: Arena) -> None:
-        self._rank = rank
-        self._world_size = world_size
-        self._arena = arena
-        self._kinds: dict[Any, Kind] = {}
+    def __init__(self, kinds: Kinds, arena: Arena) -> None:
+        self.rank = kinds.rank
+        self.kinds = kinds
+        self.arena = arena
 
-    # ------------------------------------------------------------ the collectives
+    # ------------------------------------------------------------ all ranks have all of it
 
     def all_reduce(
-        self, tensor: Any, op: str, algorithm: str, deterministic: bool, preserve_input: bool
-    ) -> Operation:
+        self, tensor: Any, op: Any, algorithm: str, deterministic: bool, preserve_input: bool
+    ) -> Operation[Any]:
         """The region is the tensor, in logical order; it ends as the result."""
         adapter = adapter_of(tensor)
         dtype, shape = adapter.describe(tensor)
-        key = ("all_reduce", dtype, shape, op, algorithm, deterministic)
-        kind = self._known(key)
+        key = ("all_reduce", dtype, shape, mark_of(op), algorithm, deterministic)
+        kind = self.kinds.known(key)
         if kind is None:
-            spec = self._reducing("all_reduce", dtype, shape, op, algorithm, deterministic)
-            kind = self._learn(key, spec)
-        adapter.check_output(tensor)
-        size_bytes = kind.region_bytes
-        if place := self._place(adapter, tensor, size_bytes, preserve_input):
-            return _in_place(kind, tensor, *place)
-        if not size_bytes:
-            return Operation(kind.spec, kind.packed)
-        block = self._arena.take(kind.block_bytes)
-        region = Region(self._arena, block, adapter, tensor, block.offset, size_bytes)
-        return self._loaded(kind, block, region, adapter, tensor, block.offset, size_bytes)
+            spec = self.kinds.spec("all_reduce", dtype, shape, op, algorithm, deterministic)
+            kind = self.kinds.learn(key, spec, "output")
+        return self._build(kind, op, adapter, tensor, adapter, tensor, preserve_input)
 
-    def reduce_scatter(
-        self, output: Any, tensor: Any, op: str, algorithm: str, deterministic: bool
-    ) -> Operation:
-        """The region is the input, in logical order; the result is this rank's part of it."""
-        out_adapter, in_adapter = adapter_of(output, "output"), adapter_of(tensor, "input")
-        dtype, shape = out_adapter.describe(output)
-        described = in_adapter.describe(tensor)
-        key = ("reduce_scatter", dtype, shape, described, op, algorithm, deterministic)
-        kind = self._known(key)
+    def reduce(
+        self, tensor: Any, root: int, op: Any, algorithm: str, deterministic: bool, preserve: bool
+    ) -> Operation[Any]:
+        """As all_reduce; elsewhere than on the root only the copy in the arena changes."""
+        adapter = adapter_of(tensor)
+        dtype, shape = adapter.describe(tensor)
+        key = ("reduce", dtype, shape, root, mark_of(op), algorithm, deterministic)
+        kind = self.kinds.known(key)
         if kind is None:
-            spec = self._reducing("reduce_scatter", dtype, shape, op, algorithm, deterministic)
-            kind = self._learn(key, self._with_parts(described, (dtype, shape), spec))
-        out_adapter.check_output(output)
-        if not kind.region_bytes:
-            return Operation(kind.spec, kind.packed)
-        block = self._arena.take(kind.block_bytes)
-        part = block.offset + self._rank * kind.part_bytes
-        region = Region(self._arena, block, out_adapter, output, part, kind.part_bytes)
-        return self._loaded(
-            kind, block, region, in_adapter, tensor, block.offset, kind.region_bytes
-        )
+            number = self.kinds.checked_rank("root", root)
+            spec = self.kinds.spec("reduce", dtype, shape, op, algorithm, deterministic, number)
+            kind = self.kinds.learn(key, spec, "output" if number == self.rank else "")
+        if kind.spec.root == self.rank:
+            return self._build(kind, op, adapter, tensor, adapter, tensor, preserve)
+        return self._build(kind, op, adapter, tensor, None, None)
 
-    def all_gather(
-        self, output: Any, tensor: Any, algorithm: str, preserve_input: bool
-    ) -> Operation:
-        """The region is the output; it begins with this rank's part in its place."""
-        out_adapter, in_adapter = adapter_of(output, "output"), adapter_of(tensor, "input")
-        dtype, shape = in_adapter.describe(tensor)
-        described = out_adapter.describe(output)
-        key = ("all_gather", dtype, shape, described, algorithm)
-        kind = self._known(key)
-        if kind is None:
-            spec = self._moving("all_gather", dtype, shape, algorithm)
-            kind = self._learn(key, self._with_parts(described, (dtype, shape), spec))
-        out_adapter.check_output(output)
-        size_bytes = kind.region_bytes
-        if not size_bytes:
-            return Operation(kind.spec, kind.packed)
-        part = self._rank * kind.part_bytes
-        if place := self._place(out_adapter, output, size_bytes, preserve_input):
-            segment, offset = place
-            in_adapter.load(tensor, segment, offset + part, kind.part_bytes)
-            return _in_place(kind, output, segment, offset)
-        block = self._arena.take(kind.block_bytes)
-        region = Region(self._arena, block, out_adapter, output, block.offset, size_bytes)
-        return self._loaded(
-            kind, block, region, in_adapter, tensor, block.offset + part, kind.part_bytes
-        )
-
-    def broadcast(self, tensor: Any, root: int, algorithm: str, preserve_input: bool) -> Operation:
+    def broadcast(
+        self, tensor: Any, root: int, algorithm: str, preserve_input: bool
+    ) -> Operation[Any]:
         """The region is the tensor; only the root's contents matter."""
         adapter = adapter_of(tensor)
         dtype, shape = adapter.describe(tensor)
         key = ("broadcast", dtype, shape, root, algorithm)
-        kind = self._known(key)
+        kind = self.kinds.known(key)
         if kind is None:
-            number = self._checked_root(root)
-            kind = self._learn(key, self._moving("broadcast", dtype, shape, algorithm, number))
-        is_root = kind.spec.root == self._rank
-        if not is_root:
-            adapter.check_output(tensor)
-        size_bytes = kind.region_bytes
-        if place := self._place(adapter, tensor, size_bytes, preserve_input):
-            return _in_place(kind, tensor, *place)
-        if not size_bytes:
-            return Operation(kind.spec, kind.packed)
-        block = self._arena.take(kind.block_bytes)
-        offset = block.offset
-        if is_root:
-            region = Region(self._arena, block, None, None, offset, size_bytes)
-            return self._loaded(kind, block, region, adapter, tensor, offset, size_bytes)
-        region = Region(self._arena, block, adapter, tensor, offset, size_bytes)
-        return Operation(kind.spec, kind.packed, block.segment.number, offset, region)
+            number = self.kinds.checked_rank("root", root)
+            spec = self.kinds.spec("broadcast", dtype, shape, None, algorithm, root=number)
+            kind = self.kinds.learn(key, spec, "input" if number == self.rank else "output")
+        if kind.spec.root == self.rank:
+            return self._build(kind, None, adapter, tensor, None, None, preserve_input)
+        return self._build(kind, None, None, None, adapter, tensor, preserve_input)
 
-    def barrier(self, algorithm: str) -> Operation:
+    def barrier(self, algorithm: str) -> Operation[Any]:
         """There is no region."""
         key = ("barrier", algorithm)
-        kind = self._known(key)
+        kind = self.kinds.known(key)
         if kind is None:
-            kind = self._learn(key, self._moving("barrier", "", (), algorithm))
-        return Operation(kind.spec, kind.packed)
+            kind = self.kinds.learn(key, self.kinds.spec("barrier", "", (), None, algorithm), "")
+        return self._build(kind, None, None, None, None, None)
 
-    # ------------------------------------------------------------ regions
+    # ------------------------------------------------------------ each rank has a part
 
-    def _place(
-        self, adapter: Adapter, tensor: Any, size_bytes: int, preserve_input: bool
-    ) -> tuple[Segment, int] | None:
-        """Where the tensor lies in the arena, if it may be worked on in place."""
-        if not self._arena.lent_bytes or preserve_input or not size_bytes:
-            return None
-        address = adapter.address(tensor)
-        if address is None or address % REGION_ALIGNMENT_BYTES:
-            return None
-        return self._arena.find(address, size_bytes)
+    def all_gather(
+        self, output: Any, tensor: Any, counts: Any, algorithm: str, preserve_input: bool
+    ) -> Operation[Any]:
+        """The region is the output; it begins with this rank's part in its place."""
+        sink, output = carrier_of(output, "output")
+        source = adapter_of(tensor, "input")
+        rows = checked_sizes("counts", counts)
+        part, whole = source.describe(tensor), sink.describe(output)
+        key = ("all_gather", part, whole, rows, algorithm)
+        kind = self.kinds.known(key)
+        if kind is None:
+            names = ("output", "input")
+            spec = self.kinds.parted(
+                "all_gather", names, output, part, whole, rows, None, algorithm
+            )
+            kind = self.kinds.learn(key, spec, "output")
+        return self._build(kind, None, source, tensor, sink, output, preserve_input)
 
-    def _loaded(
-        self,
-        kind: Kind,
-        block: Block,
-        region: Region,
-        adapter: Adapter,
-        tensor: Any,
-        offset: int,
-        size_bytes: int,
-    ) -> Operation:
-        """The operation, once the caller's data lies in its block."""
-        try:
-            adapter.load(tensor, block.segment, offset, size_bytes)
-        except BaseException:
-            region.settle(False)
-            raise
-        return Operation(kind.spec, kind.packed, block.segment.number, block.offset, region)
+    def reduce_scatter(
+        self, output: Any, tensor: Any, op: Any, counts: Any, algorithm: str, deterministic: bool
+    ) -> Operation[Any]:
+        """The region is the input, in logical order; the result is this rank's part of it."""
+        sink = adapter_of(output, "output")
+        source, tensor = carrier_of(tensor, "input")
+        rows = checked_sizes("counts", counts)
+        part, whole = sink.describe(output), source.describe(tensor)
+        key = ("reduce_scatter", part, whole, rows, mark_of(op), algorithm, deterministic)
+        kind = self.kinds.known(key)
+        if kind is None:
+            spec = self.kinds.parted(
+                "reduce_scatter", ("input", "output"), tensor, part, whole, rows, op, algorithm,
+                deterministic,
+            )  # fmt: skip
+            kind = self.kinds.learn(key, spec, "")
+        return self._build(kind, op, source, tensor, sink, output)
 
-    # ------------------------------------------------------------ what calls look like
+    def gather(
+        self, output: Any, tensor: Any, root: int, counts: Any, algorithm: str, preserve: bool
+    ) -> Operation[Any]:
+        """The region is the output on the root, the input elsewhere."""
+        number = self.kinds.checked_rank("root", root)
+        sink, output = self._on_root("output", output, number)
+        source = adapter_of(tensor, "input")
+        rows = checked_sizes("counts", counts)
+        part = source.describe(tensor)
+        whole = None if sink is None else sink.describe(output)
+        key = ("gather", part, whole, rows, number, algorithm)
+        kind = self.kinds.known(key)
+        if kind is None:
+            names = ("output", "input")
+            spec = self.kinds.parted(
+                "gather", names, output, part, whole, rows, None, algorithm, root=number
+            )
+            kind = self.kinds.learn(key, spec, "input" if sink is None else "output")
+        return self._build(kind, None, source, tensor, sink, output, preserve)
 
-    def _known(self, key: Any) -> Kind | None:
-        try:
-            return self._kinds.get(key)
-        except TypeError:  # something in it can't be hashed; the checks will say what
-            return None
+    def scatter(
+        self, output: Any, tensor: Any, root: int, counts: Any, algorithm: str, preserve: bool
+    ) -> Operation[Any]:
+        """The region is the input on the root, the output elsewhere."""
+        number = self.kinds.checked_rank("root", root)
+        sink = adapter_of(output, "output")
+        source, tensor = self._on_root("input", tensor, number)
+        rows = checked_sizes("counts", counts)
+        part = sink.describe(output)
+        whole = None if source is None else source.describe(tensor)
+        key = ("scatter", part, whole, rows, number, algorithm)
+        kind = self.kinds.known(key)
+        if kind is None:
+            names = ("input", "output")
+            spec = self.kinds.parted(
+                "scatter", names, tensor, part, whole, rows, None, algorithm, root=number
+            )
+            kind = self.kinds.learn(key, spec, "output" if source is None else "input")
+        return self._build(kind, None, source, tensor, sink, output, preserve)
 
-    def _learn(self, key: Any, spec: OpSpec) -> Kind:
-        count = spec.region_count(self._world_size)
-        region_bytes = count * spec.itemsize
-        kind = Kind(
-            spec=spec,
-            packed=spec.packed,
-            part_bytes=spec.count * spec.itemsize,
-            region_bytes=region_bytes,
-            block_bytes=size_class(region_bytes),
+    def all_to_all(
+        self, output: Any, tensor: Any, output_splits: Any, input_splits: Any, algorithm: str
+    ) -> Operation[Any]:
+        """The region is the input, then the output; the part for ourselves we move."""
+        sink, output = carrier_of(output, "output")
+        source, tensor = carrier_of(tensor, "input")
+        splits = (
+            checked_sizes("output_splits", output_splits),
+            checked_sizes("input_splits", input_splits),
         )
-        if len(self._kinds) >= MAX_KEPT:
-            self._kinds.clear()
-        self._kinds[key] = kind
+        got, sent = sink.describe(output), source.describe(tensor)
+        key = ("all_to_all", got, sent, splits, algorithm)
+        kind = self.kinds.known(key)
+        if kind is None:
+            check_dtypes("input", sent[0], "output", got[0])
+            sides = (
+                Exchanged("output", *shape_or_shapes(output, got[1]), splits[0]),
+                Exchanged("input", *shape_or_shapes(tensor, sent[1]), splits[1]),
+            )
+            row, local = exchange(*sides, self.rank, self.kinds.world_size)
+            spec = self.kinds.spec("all_to_all", got[0], row, None, algorithm)
+            kind = self.kinds.learn(key, spec, "", local)
+        operation = self._build(kind, None, source, tensor, sink, output)
+        operation.local = kind.local
+        return operation
+
+    # ------------------------------------------------------------ messages and groups
+
+    def send(self, tensor: Any, dest: int, tag: int) -> Operation[Any]:
+        """The region is the tensor."""
+        adapter = adapter_of(tensor)
+        kind = self._message(SEND, adapter.describe(tensor), self._peer("dest", dest), "input")
+        number = _checked_tag(tag)
+        operation = self._build(kind, None, adapter, tensor, None, None)
+        operation.local = number
+        return operation
+
+    def recv(self, tensor: Any, source: int | None, tag: int) -> Operation[Any]:
+        """The region is the tensor."""
+        adapter = adapter_of(tensor)
+        peer = ANY_SOURCE if source is None else self._peer("source", source)
+        kind = self._message(RECV, adapter.describe(tensor), peer, "output")
+        number = _checked_tag(tag)
+        operation = self._build(kind, None, None, None, adapter, tensor)
+        operation.local = number
+        return operation
+
+    def new_group(self, members: Sequence[Any]) -> Operation[Any]:
+        """The region is the daemon's: it leaves the number of the group there."""
+        ranks = tuple(self.kinds.checked_rank("a rank", member) for member in members)
+        spec = OpSpec("new_group", "int64", "max", (1,), group=self.kinds.group, counts=ranks)
+        check_spec(spec, self.kinds.world_size)
+        kind = self.kinds.work_out(spec, "")
+        block = self.arena.take(kind.block_bytes)
+        number = Number(self.arena, block)
+        return Operation(spec, kind.packed, block.segment.number, block.offset, number)
+
+    def _message(
+        self, word: str, described: tuple[str, tuple[int, ...]], peer: int, home: Home
+    ) -> Kind:
+        key = (word, described, peer)
+        kind = self.kinds.known(key)
+        if kind is None:
+            dtype, shape = described
+            spec = OpSpec(word, dtype, "", checked_shape(shape), peer, group=self.kinds.group)
+            kind = self.kinds.learn(key, spec, home)
         return kind
 
-    def _reducing(
-        self,
-        collective: str,
-        dtype: str,
-        shape: tuple[int, ...],
-        op: str,
-        algorithm: str,
-        deterministic: bool,
-    ) -> OpSpec:
-        _check_word("op", op, REDUCE_OPS)
-        if op == "avg" and not DTYPES[dtype].is_float:
-            raise UnsupportedTypeError(
-                f"op avg divides, and {dtype} is no floating-point type: "
-                'take op="sum" and divide as you need',
-                op=op,
-                dtype=dtype,
-            )
-        if not isinstance(deterministic, bool):
-            raise InvalidArgumentError(f"deterministic is True or False, not {deterministic!r}")
-        _check_word("algorithm", algorithm, ALGORITHMS[collective])
-        if deterministic and algorithm not in DETERMINISTIC_ALGORITHMS:
+    def _peer(self, name: str, rank: Any) -> int:
+        number = self.kinds.checked_rank(name, rank)
+        if number == self.rank:
             raise InvalidArgumentError(
-                f"algorithm {algorithm!r} does not fold in rank order; with deterministic=True "
-                f"take one of {', '.join(DETERMINISTIC_ALGORITHMS)}"
-            )
-        return OpSpec(
-            collective,
-            dtype,
-            op,
-            _checked_shape(shape),
-            algorithm=algorithm,
-            deterministic=deterministic,
-        )
-
-    def _moving(
-        self, collective: str, dtype: str, shape: tuple[int, ...], algorithm: str, root: int = -1
-    ) -> OpSpec:
-        _check_word("algorithm", algorithm, ALGORITHMS[collective])
-        return OpSpec(collective, dtype, "", _checked_shape(shape), root, algorithm)
-
-    def _checked_root(self, root: int) -> int:
-        try:
-            number = operator.index(root)
-        except TypeError:
-            raise InvalidArgumentError(f"root is the number of a rank, not {root!r}") from None
-        if not 0 <= number < self._world_size:
-            raise InvalidArgumentError(
-                f"root {number} is no rank: ranks are 0 to {self._world_size - 1}", root=number
+                f"{name} {number} is this rank itself: a message goes to another one", rank=number
             )
         return number
 
-    def _with_parts(
+    # ------------------------------------------------------------ regions
+
+    def _build(
         self,
-        whole: tuple[str, tuple[int, ...]],
-        part: tuple[str, tuple[int, ...]],
-        spec: OpSpec,
-    ) -> OpSpec:
-        """``spec``, if the larger tensor holds one part per rank and the dtypes agree."""
-        names = ("input", "output") if spec.collective == "reduce_scatter" else ("output", "input")
-        if whole[0] != part[0]:
-            raise InvalidTensorError(
-                f"dtypes differ: {names[0]} is {whole[0]}, {names[1]} is {part[0]}"
+        kind: Kind,
+        op: Any,
+        source: Carrier | None,
+        tensor: Any,
+        sink: Carrier | None,
+        output: Any,
+        preserve_input: bool = False,
+    ) -> Operation[Any]:
+        """The operation, with the caller's data in its region.
+
+        Args:
+            op: the reduce op; None for moves.
+            source, tensor: where the input comes from; None: there is none.
+            sink, output: where the result goes; None: there is none for this rank.
+            preserve_input: do not work in the caller's own memory.
+        """
+        if sink is not None:
+            sink.check_output(output)
+        factor = None if op is None or op.__class__ is str else factor_for(op, kind.spec.dtype)
+        if not kind.region_bytes:
+            return Operation(kind.spec, kind.packed)
+        if kind.home and self.arena.lent_bytes:
+            if kind.home == "input":
+                place = self._place(source, tensor, kind.region_bytes)
+            else:
+                place = None if preserve_input else self._place(sink, output, kind.region_bytes)
+            if place is not None:
+                return self._in_place(kind, factor, source, tensor, sink, output, place)
+        block = self.arena.take(kind.block_bytes)
+        segment, start = block.segment, block.offset
+        result, result_bytes = start + kind.result_offset, kind.result_bytes
+        if not result_bytes:
+            sink = None
+        region = Region(self.arena, block, segment, sink, output, result, result_bytes)
+        try:
+            if source is not None and kind.load_bytes:
+                source.load(tensor, segment, start + kind.load_offset, kind.load_bytes)
+                if factor is not None:
+                    source.scale(tensor, factor, segment, start, kind.load_bytes)
+            if kind.own[2]:
+                here, there, size_bytes = kind.own
+                base = segment.address + start
+                copy_bytes(base + there, base + here, size_bytes)
+        except BaseException:
+            region.settle(False)
+            raise
+        return Operation(kind.spec, kind.packed, segment.number, start, region)
+
+    def _place(
+        self, carrier: Carrier | None, tensor: Any, size_bytes: int
+    ) -> tuple[Segment, int] | None:
+        """Where the tensor lies in the arena, if it may be worked on in place."""
+        address = None if carrier is None else carrier.address(tensor)
+        if address is None or address % REGION_ALIGNMENT_BYTES:
+            return None
+        return self.arena.find(address, size_bytes)
+
+    def _in_place(
+        self,
+        kind: Kind,
+        factor: Any,
+        source: Carrier | None,
+        tensor: Any,
+        sink: Carrier | None,
+        output: Any,
+        place: tuple[Segment, int],
+    ) -> Operation[Any]:
+        segment, start = place
+        settlement: InPlace | Region
+        if kind.home == "output":
+            settlement = InPlace(output)
+            if source is not None and tensor is not output and kind.load_bytes:
+                source.load(tensor, segment, start + kind.load_offset, kind.load_bytes)
+        elif sink is None or not kind.result_bytes:
+            settlement = InPlace(tensor)
+        else:
+            result = start + kind.result_offset
+            settlement = Region(
+                self.arena, None, segment, sink, output, result, kind.result_bytes, tensor
             )
-        count, wanted = prod(whole[1]), prod(part[1]) * self._world_size
-        if count != wanted:
+        if factor is not None and source is not None:
+            source.scale(tensor, factor, segment, start, kind.load_bytes)
+        return Operation(kind.spec, kind.packed, segment.number, start, settlement)
+
+    def _on_root(self, name: str, value: Any, root: int) -> tuple[Carrier | None, Any]:
+        """The argument that only the root has."""
+        if root == self.rank:
+            if value is None:
+                raise InvalidTensorError(f"{name} is None on rank {root}, which is the root")
+            return carrier_of(value, name)
+        if value is not None:
             raise InvalidTensorError(
-                f"{names[0]} of shape {tuple(whole[1])} has {count} elements; "
-                f"{self._world_size} ranks times {names[1]} of shape {tuple(part[1])} are {wanted}"
+                f"{name} is to be None here: rank {self.rank} is not the root, which is {root}"
             )
-        return spec
+        return None, None
 
 
-def poison_spec(collective: str) -> OpSpec:
-    """The fingerprint of a call that was refused: nothing of it is worth comparing."""
-    return OpSpec(collective, "", "", ())
-
-
-def _in_place(kind: Kind, tensor: Any, segment: Segment, offset: int) -> Operation:
-    return Operation(kind.spec, kind.packed, segment.number, offset, InPlace(tensor))
-
-
-def _check_word(name: str, word: object, known: Iterable[str]) -> None:
-    known = tuple(known)
-    if not isinstance(word, str):
-        raise InvalidArgumentError(f"{name} is one of {', '.join(known)}, not {word!r}")
-    if word not in known:
-        raise InvalidArgumentError(
-            f"{name} {word!r} is none of {', '.join(known)}{did_you_mean(word, known)}",
-            **{name: word},
-        )
-
-
-def _checked_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    if len(shape) > MAX_DIMS:
-        raise InvalidTensorError(f"a tensor of {len(shape)} dimensions is over {MAX_DIMS}")
-    return tuple(shape)
+def _checked_tag(tag: Any) -> int:
+    try:
+        number = operator.index(tag)
+    except TypeError:
+        raise InvalidArgumentError(f"tag is a whole number, not {tag!r}") from None
+    if not 0 <= number <= MAX_TAG:
+        raise InvalidArgumentError(f"tag {number} is out of range: 0 to {MAX_TAG}")
+    return number

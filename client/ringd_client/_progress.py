@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from ringd_client._core import ClientState, Operation
 
@@ -28,7 +28,7 @@ class Reader(Protocol):
     def await_news(self, until: float) -> bool:
         """Take in what comes until then, while nobody else reads; False: somebody does."""
 
-    def give_up(self, operation: Operation) -> None:
+    def give_up(self, operation: Operation[Any]) -> None:
         """End an operation whose deadline has passed without an answer."""
 
 
@@ -37,7 +37,7 @@ class Progress:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._answered: deque[Operation] = deque()
+        self._answered: deque[Operation[Any]] = deque()
         self._bell = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -52,7 +52,7 @@ class Progress:
         elif self._parked:
             self._bell.set()
 
-    def hand_over(self, operation: Operation) -> None:
+    def hand_over(self, operation: Operation[Any]) -> None:
         """An operation was answered, and its result is to be written by somebody."""
         self._answered.append(operation)
         if self._parked:

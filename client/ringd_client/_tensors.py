@@ -35,8 +35,8 @@ def copy_bytes(target: int, source: int, size_bytes: int) -> None:
         _long_memmove(target, source, size_bytes)
 
 
-class Adapter(Protocol):
-    """A library's tensors, seen as shape, dtype and bytes in logical (row-major) order."""
+class Carrier(Protocol):
+    """Tensors of one kind, seen as shape, dtype and bytes in logical (row-major) order."""
 
     def describe(self, tensor: Any) -> tuple[str, tuple[int, ...]]:
         """The dtype's name and the shape.
@@ -50,7 +50,8 @@ class Adapter(Protocol):
         """Whether results may be written to ``tensor``.
 
         Raises:
-            InvalidTensorError: it is read-only, or overlaps itself.
+            InvalidTensorError: it is read-only, overlaps itself, or is a lazy view (negated,
+                conjugated).
         """
 
     def address(self, tensor: Any) -> int | None:
@@ -65,6 +66,18 @@ class Adapter(Protocol):
         Raises:
             InvalidTensorError: the tensor does not have ``size_bytes`` any more.
         """
+
+    def scale(
+        self, tensor: Any, factor: Any, segment: Segment, offset: int, size_bytes: int
+    ) -> None:
+        """Multiply in shared memory what was loaded there, as ``tensor * factor`` does.
+
+        16-bit floats are multiplied in float32 and rounded once; integers wrap.
+        """
+
+
+class Adapter(Carrier, Protocol):
+    """A library's tensors, and how to make one."""
 
     def wrap(self, owner: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """A tensor over the beginning of the buffer ``owner``, which it keeps alive."""

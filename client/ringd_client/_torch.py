@@ -12,7 +12,9 @@ from ringd_client._layout import overlaps_itself
 from ringd_client._segments import Segment
 from ringd_client._tensors import Adapter, copy_bytes, unsupported_dtype
 
-_DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in DTYPES}
+_DTYPES: dict[str, torch.dtype] = {
+    name: getattr(torch, name) for name in DTYPES if hasattr(torch, name)
+}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
@@ -52,10 +54,12 @@ class TorchAdapter:
         return name, tensor.shape
 
     def check_output(self, tensor: Any) -> None:
-        if tensor.is_contiguous() and not tensor.is_neg():
+        lazy = _is_lazy(tensor)
+        if tensor.is_contiguous() and not lazy:
             return
-        if tensor.is_neg():
-            raise InvalidTensorError("the output is a lazily negated view; pass a copy of it")
+        if lazy:
+            word = "conjugated" if tensor.is_conj() else "negated"
+            raise InvalidTensorError(f"the output is a lazily {word} view; pass a copy of it")
         if overlaps_itself(tensor.shape, tensor.stride(), 1):
             raise InvalidTensorError(
                 f"the output overlaps itself (shape {tuple(tensor.shape)}, strides "
@@ -63,10 +67,10 @@ class TorchAdapter:
             )
 
     def address(self, tensor: Any) -> int | None:
-        return tensor.data_ptr() if tensor.is_contiguous() else None
+        return tensor.data_ptr() if tensor.is_contiguous() and not _is_lazy(tensor) else None
 
     def load(self, tensor: Any, segment: Segment, offset: int, size_bytes: int) -> None:
-        if tensor.is_contiguous() and not tensor.is_neg():
+        if tensor.is_contiguous() and not _is_lazy(tensor):
             copy_bytes(segment.address + offset, tensor.data_ptr(), size_bytes)
         else:
             with torch.no_grad():
@@ -84,6 +88,12 @@ class TorchAdapter:
             with torch.no_grad():
                 tensor.detach().copy_(_shared(tensor, segment, offset))
 
+    def scale(
+        self, tensor: Any, factor: Any, segment: Segment, offset: int, size_bytes: int
+    ) -> None:
+        with torch.no_grad():
+            _flat(tensor.dtype, segment, offset, size_bytes // tensor.itemsize).mul_(factor)
+
     def wrap(self, owner: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         storage = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
         with torch.no_grad():
@@ -98,9 +108,17 @@ class TorchAdapter:
         return name
 
 
+def _is_lazy(tensor: Any) -> bool:
+    """Whether the elements are not what their bytes say, until somebody reads them."""
+    return bool(tensor.is_neg() or tensor.is_conj())
+
+
 def _shared(tensor: Any, segment: Segment, offset: int) -> torch.Tensor:
-    flat = torch.frombuffer(segment.memory, dtype=tensor.dtype, count=tensor.numel(), offset=offset)
-    return flat.view(tensor.shape)
+    return _flat(tensor.dtype, segment, offset, tensor.numel()).view(tensor.shape)
+
+
+def _flat(dtype: torch.dtype, segment: Segment, offset: int, count: int) -> torch.Tensor:
+    return torch.frombuffer(segment.memory, dtype=dtype, count=count, offset=offset)
 
 
 TORCH = TorchAdapter()

@@ -146,6 +146,7 @@ class Node:
         if self._trainer is not None:
             self._forget_trainer("gave_up", "its daemon was told to end")
         self._mesh.close()
+        self.engine.leaving.close()
         self._agent.leave()
 
     # The trainer
@@ -222,7 +223,7 @@ class Node:
 
     def _forget_trainer(self, how: str, detail: str) -> None:
         epoch = self.engine.world.epoch if self._started else 0
-        next_seq = self.engine.world.next_seq
+        next_seqs = self.engine.groups.next_seqs()
         self._trainer = None
         self._started = False
         if self._attach_timer is not None:
@@ -231,7 +232,9 @@ class Node:
         if how in ("died", "raised"):
             gone = MembershipChangedError(f"this rank's trainer is gone: {detail}")
             self.engine.end_all(gone)
-        self._agent.detach(how, detail, epoch, next_seq)
+        elif epoch:
+            self.engine.mail.trainer_left()
+        self._agent.detach(how, detail, epoch, next_seqs)
 
     # Surroundings of the engine
 
@@ -245,9 +248,9 @@ class Node:
     def _unreachable(self, peer: int, reason: str) -> None:
         self._agent.link_lost(peer, reason, self.engine.world.epoch)
 
-    def op_failed(self, epoch: int, group: int, seq: int, error: RingdError) -> None:
+    def op_failed(self, epoch: int, group: int, lowest: int, seq: int, error: RingdError) -> None:
         """An operation failed here."""
-        self._agent.op_failed(epoch, group, seq, error.to_wire())
+        self._agent.op_failed(epoch, group, lowest, seq, error.to_wire())
 
     def link_lost(self, peer: int, reason: str) -> None:
         """A link ended without a goodbye."""
@@ -292,9 +295,11 @@ class Node:
             "arena_limit_bytes": self._arena_limit_bytes,
         }
 
-    def on_abort(self, epoch: int, group: int, seq: int, error: dict[str, Any]) -> None:
+    def on_abort(
+        self, epoch: int, group: int, lowest: int, seq: int, error: dict[str, Any]
+    ) -> None:
         """An operation failed on another rank."""
-        self.engine.abort(group, epoch, seq, failures.from_peer(error))
+        self.engine.abort(group, lowest, epoch, seq, failures.from_peer(error))
 
     def on_lost(self, lost: Lost) -> None:
         """A rank is gone without a goodbye."""
@@ -304,14 +309,15 @@ class Node:
             )
             self.engine.peer_lost(lost.rank, error)
 
-    def on_left(self, rank: int, epoch: int, next_seq: int) -> None:
+    def on_left(self, rank: int, epoch: int, next_seqs: dict[int, int]) -> None:
         """A rank's trainer said goodbye."""
         if epoch == self.engine.world.epoch:
-            self.engine.peer_left(rank, next_seq)
+            self.engine.peer_left(rank, next_seqs)
 
     def on_dial(self, peer: int) -> None:
         """A higher rank wants a link to us."""
-        self._mesh.dial(peer)
+        if not self.engine.leaving.holds_back(peer):
+            self._mesh.dial(peer)
 
     def on_waiting(self, joined: list[int], attached: list[int]) -> None:
         """Who is here so far."""
@@ -345,12 +351,13 @@ class Node:
         ops = [
             {
                 "op": op.spec.collective,
+                "group": op.group.number,
                 "seq": op.seq,
                 "algorithm": op.plan.schedule.algorithm,
                 "elapsed_s": round(engine.now() - op.started, 3),
                 **op.progress(),
             }
-            for op in list(engine.world.ops.values())[:16]
+            for op in list(engine.live)[:16]
         ]
         return {
             "rank": self.rank,
@@ -360,7 +367,12 @@ class Node:
             "epoch": engine.world.epoch,
             "next_seq": engine.world.next_seq,
             "completed": engine.completed,
-            "in_flight": len(engine.world.ops),
+            "in_flight": len(engine.live) + len(engine.mail.live),
+            "groups": {
+                str(g.number): {"ranks": list(g.ranks), "next_seq": g.next_seq}
+                for g in engine.groups
+                if g.number
+            },
             "operations": ops,
             "broken": None if engine.world.broken is None else str(engine.world.broken),
             "links": {

@@ -104,13 +104,14 @@ class Session:
     def _handle(self, message: list[Any], fds: list[int]) -> None:
         kind = message[0]
         if kind == ipc.SUBMIT and self._role == "trainer":
-            _, request, spec, timeout_s, recv_timeout_s, segment, offset = message
+            _, request, spec, timeout_s, recv_timeout_s, segment, offset, local = message
             self._node.engine.submit(
                 spec,
                 partial(self._arena.region, segment, offset),
                 partial(self._done, request),
                 timeout_s=timeout_s or 0.0,
                 recv_timeout_s=recv_timeout_s or 0.0,
+                local=_checked_local(local),
             )
         elif kind == ipc.HELLO and not self._role:
             self._hello(message[1])
@@ -120,6 +121,8 @@ class Session:
             self._arena.drop(message[1])
         elif kind == ipc.POISON and self._role == "trainer":
             self._node.engine.refuse(spec_or_unknown(message[2]), from_wire(message[3]))
+        elif kind == ipc.FREE_GROUP and self._role == "trainer":
+            self._node.engine.groups.free(message[1])
         elif kind == ipc.STATUS and self._role:
             self._status(message[1], message[2])
         elif kind == ipc.GOODBYE and self._role:
@@ -202,11 +205,11 @@ class Session:
 
     # Writing
 
-    def _done(self, request: int, error: RingdError | None) -> None:
+    def _done(self, request: int, error: RingdError | None, result: int | None) -> None:
         if error is None:
-            self._send(self._pack((ipc.DONE, request, None)))
+            self._send(self._pack((ipc.DONE, request, None, result)))
         else:
-            self._send(ipc.pack(ipc.DONE, request, error.to_wire()))
+            self._send(ipc.pack(ipc.DONE, request, error.to_wire(), result))
 
     def _send(self, data: bytes) -> None:
         if not self._open:
@@ -239,6 +242,21 @@ class Session:
     def mapped_bytes(self) -> int:
         """Shared memory of this client that is mapped here."""
         return self._arena.mapped_bytes
+
+
+def _checked_local(local: Any) -> int | tuple[int, ...] | None:
+    """What of a call is this rank's own.
+
+    Raises:
+        InvalidArgumentError: neither a whole number nor a list of such, none of them negative.
+    """
+    if local is None:
+        return None
+    if type(local) is int and local >= 0:
+        return local
+    if isinstance(local, list) and all(type(n) is int and n >= 0 for n in local):
+        return tuple(local)
+    raise InvalidArgumentError("what is this rank's own is a tag or a list of splits")
 
 
 def _fds(ancillary: list[tuple[int, int, bytes]]) -> list[int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringd.engine import failures
+from ringd.vocabulary import Collective
 
 if TYPE_CHECKING:
     from ringd.engine.engine import Engine
@@ -45,7 +46,8 @@ class Deadlines:
 
     def _tick(self) -> None:
         live = list(self._engine.live)
-        if not live:
+        mail = self._engine.mail
+        if not live and not mail.live:
             self._ticking = False
             self._heard.clear()
             return
@@ -59,6 +61,8 @@ class Deadlines:
                 self._expired(op, now)
             else:
                 self._check_silence(op, now, oldest=at == 0)
+        if mail.live:
+            mail.tick(now, self._tick_s)
 
     def _listen(self) -> None:
         """Note which peers gave a sign of life since the last tick."""
@@ -69,11 +73,26 @@ class Deadlines:
 
     def _expired(self, op: Operation, now: float) -> None:
         to_blame = [flow.peer for flow in op.flows.values() if self._is_to_blame(op, flow)]
-        if to_blame or now >= op.deadline + DEFER_S:
-            error = failures.timed_out(
-                op, elapsed_s=now - op.started, waiting=to_blame or None, quiet=False
-            )
-            self._engine.fail(op, error)
+        if not to_blame and now < op.deadline + DEFER_S:
+            return
+        late = None
+        if op.spec.collective == Collective.BARRIER.value:
+            late = to_blame = sorted({*to_blame, *self._late_for(op, now)})
+        error = failures.timed_out(
+            op, elapsed_s=now - op.started, waiting=to_blame or None, quiet=False, late=late
+        )
+        self._engine.fail(op, error)
+
+    def _late_for(self, op: Operation, now: float) -> list[int]:
+        """Ranks that have not come to a barrier, of those that were told of us and would answer."""
+        links, stream = self._engine.links, op.group.stream
+        return [
+            rank
+            for rank, told in op.announced.items()
+            if now - told >= DEFER_S
+            and rank in links
+            and not links[rank].ahead_of(stream).has_entered(op.epoch, op.seq)
+        ]
 
     def _is_to_blame(self, op: Operation, flow: FlowState) -> bool:
         """Whether a peer holds the operation up, instead of waiting for somebody itself."""
@@ -90,6 +109,8 @@ class Deadlines:
             self._engine.fail(op, error)
         elif op.stalled(self._tick_s) >= PROBE_AFTER_S:
             op.show_life(again=oldest)
+            if op.spec.collective == Collective.BARRIER.value:
+                op.announce_to_all()
 
     def _is_too_quiet(self, op: Operation, flow: FlowState) -> bool:
         """Whether a peer that owes bytes was silent for longer than this operation takes."""

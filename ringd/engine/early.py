@@ -16,13 +16,16 @@ class EarlyFlow:
     ``asks``: it announced the operation without payload, so it may wait for credit.
     """
 
-    __slots__ = ("asks", "credit", "deadline", "frames", "overhead_bytes", "segments", "spec")
+    __slots__ = (
+        "asks", "credit", "deadline", "frames", "overhead_bytes", "pair", "segments", "spec",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.asks = False
         self.frames = 0
         self.overhead_bytes = 0
         self.spec: bytes | None = None
+        self.pair: list[int] | None = None
         self.deadline = 0.0
         self.credit = 0
         self.segments: list[tuple[list[Any], bytes]] = []
@@ -75,6 +78,11 @@ class EarlyStore:
         for peer, flow in by_peer.items():
             self.held_bytes -= sum(len(payload) for _, payload in flow.segments)
             self._frames_of[peer] -= flow.frames
+
+    def drop_group(self, group: int) -> None:
+        """A group is freed here."""
+        for key in [key for key in self._flows if key[0] == group]:
+            self._forget(self._flows.pop(key))
 
     def drop_before(self, epoch: int) -> int:
         """Forget what belongs to epochs before ``epoch``; returns how many operations it was."""

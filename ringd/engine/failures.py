@@ -36,9 +36,9 @@ def mismatch(
     except ValueError:
         other, their_op = "something that can't be read", ""
     return CollectiveMismatchError(
-        f"operation {seq} differs between ranks: rank {rank} called {ours}, rank {peer} called "
-        f"{other}. Make the same calls with the same arguments in the same order on every rank; "
-        "this operation is void on all ranks, the next call is an ordinary one.",
+        f"{_numbered(seq, ours.group)} differs between ranks: rank {rank} called {ours}, "
+        f"rank {peer} called {other}. Make the same calls with the same arguments in the same "
+        "order on every rank; this operation is void on all ranks, the next call is an ordinary one.",
         op=ours.collective,
         their_op=their_op,
         group=ours.group,
@@ -49,12 +49,46 @@ def mismatch(
     )
 
 
+def splits_differ(
+    op: Operation, peer: int, ours: tuple[int, int], theirs: object
+) -> CollectiveMismatchError:
+    """In an all_to_all two ranks do not agree on how much passes between them."""
+    to_peer, from_peer = ours
+    sent, wanted = theirs if isinstance(theirs, list) else (0, 0)
+    differ = []
+    if sent != from_peer:
+        differ.append(f"rank {peer} sends {sent} rows to rank {op.rank}, which expects {from_peer}")
+    if wanted != to_peer:
+        differ.append(f"rank {op.rank} sends {to_peer} rows to rank {peer}, which expects {wanted}")
+    return CollectiveMismatchError(
+        f"{_numbered(op.seq, op.spec.group)} differs between ranks: {op.spec}: "
+        f"{' and '.join(differ)}. Make each rank's output split for a peer equal to that peer's "
+        "input split for it; this operation is void on all ranks, the next call is an ordinary "
+        "one.",
+        op=op.spec.collective,
+        their_op=op.spec.collective,
+        group=op.spec.group,
+        epoch=op.epoch,
+        seq=op.seq,
+        ranks=[op.rank, peer],
+        calls={
+            str(op.rank): f"{op.spec} to rank {peer}: {to_peer}, from it: {from_peer}",
+            str(peer): f"{op.spec} to rank {op.rank}: {sent}, from it: {wanted}",
+        },
+    )
+
+
+def _numbered(seq: int, group: int) -> str:
+    """ "operation 4", "operation 0 of group 2"."""
+    return f"operation {seq} of group {group}" if group else f"operation {seq}"
+
+
 def refused_locally(
     *, seq: int, epoch: int, rank: int, spec: OpSpec, cause: RingdError
 ) -> CollectiveMismatchError:
     """A rank's own call was refused before a byte moved; its peers hear of it through this."""
     return CollectiveMismatchError(
-        f"operation {seq} is void: on rank {rank} the call {spec} was refused "
+        f"{_numbered(seq, spec.group)} is void: on rank {rank} the call {spec} was refused "
         f"({type(cause).__name__}: {cause.message}). Correct the call there; the next call is an "
         "ordinary one.",
         op=spec.collective,
@@ -67,12 +101,18 @@ def refused_locally(
 
 
 def timed_out(
-    op: Operation, *, elapsed_s: float, waiting: list[int] | None, quiet: bool
+    op: Operation,
+    *,
+    elapsed_s: float,
+    waiting: list[int] | None,
+    quiet: bool,
+    late: list[int] | None = None,
 ) -> CollectiveTimeoutError:
     """The deadline passed, or (``quiet``) these peers owed bytes and were silent too long.
 
     Args:
         waiting: the peers that hold it up; None: whoever owes us something.
+        late: of a barrier, the ranks that have not come.
     """
     progress = op.progress()
     if waiting is None:
@@ -84,12 +124,13 @@ def timed_out(
     else:
         setting, limit = "timeout_s", f"its deadline of {_round(op.timeout_s):g} s"
     whom = ranks_text(waiting) if waiting else "the acknowledgement of its own sends"
+    come = f"Not come to the barrier: {ranks_text(late)}. " if late else ""
     look = f"See what {whom} is doing (ringd status)" if waiting else "See ringd status"
     return CollectiveTimeoutError(
         f"{op.spec.collective} (operation {op.seq} of group {op.spec.group}, epoch {op.epoch}) on "
         f"rank {op.rank} ended at {limit}: waiting on {whom}, "
         f"{progress['bytes_done']} of {progress['bytes_total']} bytes received after "
-        f"{elapsed_s:.2f} s. {look}; if it is only slow, raise {setting}.",
+        f"{elapsed_s:.2f} s. {come}{look}; if it is only slow, raise {setting}.",
         op=op.spec.collective,
         group=op.spec.group,
         epoch=op.epoch,
@@ -97,6 +138,7 @@ def timed_out(
         rank=op.rank,
         elapsed_s=round(elapsed_s, 6),
         setting=setting,
+        **({"late_ranks": late} if late is not None else {}),
         **progress,
     )
 

@@ -1,18 +1,22 @@
-"""What passes between us and one peer in one operation: cursors and counters over a plan's flow."""
+"""What passes between us and one peer in one operation: cursors over a plan's flow, and credit."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringd.schedules.plan import Flow
+from ringd.vocabulary import Collective
+from ringd.wire.frame import Kind
 
 if TYPE_CHECKING:
     from ringd.engine.link import Link
     from ringd.engine.operation import Operation
 
+_DATA = int(Kind.DATA)
+
 
 class FlowState:
-    """Cursors of one peer's flow."""
+    """Cursors of one peer's flow; ``peer`` is a rank of the world."""
 
     __slots__ = (
         "credit",
@@ -21,6 +25,7 @@ class FlowState:
         "granted",
         "held",
         "introduced",
+        "kind",
         "link",
         "n_sends",
         "op",
@@ -38,11 +43,12 @@ class FlowState:
         "stream",
     )
 
-    def __init__(self, op: Operation, flow: Flow, stream: int) -> None:
+    def __init__(self, op: Operation, flow: Flow, peer: int, stream: int) -> None:
         self.op = op
         self.flow = flow
-        self.peer = flow.peer
+        self.peer = peer
         self.stream = stream
+        self.kind = _DATA
         self.link: Link | None = None
         self.sends = flow.sends
         self.n_sends = len(flow.sends)
@@ -70,3 +76,73 @@ class FlowState:
     def owed(self) -> bool:
         """The peer still has to send us something."""
         return self.recv_i < len(self.flow.recvs)
+
+    # Beginning
+
+    def open(self, link: Link) -> None:
+        """The link is there: say what we will take, and begin to send."""
+        op = self.op
+        self.link = link
+        if op.spec.collective != Collective.NEW_GROUP.value:
+            link.users.add(self.stream)
+        if not self.flow.recv_eager:
+            self.grant()
+        if self.eager and self.n_sends:
+            ahead = link.ahead_of(self.stream)
+            if not ahead.allows(op.epoch, op.seq, self.flow.send_bytes):
+                self.eager = False  # until the peer, which hears of us now, gives credit
+                self.credit = 0
+        if self.can_send():
+            link.enqueue(self)
+        elif not self.eager and not self.introduced:
+            self.announce()
+
+    def introduction(self) -> list[Any]:
+        """What a first frame says besides: the call, the time that is left, and our two numbers."""
+        self.introduced = True
+        op = self.op
+        found: list[Any] = [op.spec.packed, op.remaining_ms()]
+        if op.pairs:
+            found.append(op.pairs[self.peer])
+        return found
+
+    def announce(self, *, again: bool = False) -> None:
+        """Tell the peer that we entered, and with what call, when no payload can go yet."""
+        if self.link is not None and (again or not self.introduced):
+            header = [self.op.epoch, self.op.seq, *self.introduction()]
+            self.sent_overhead_bytes += self.link.send_note(Kind.ENVELOPE, self.stream, header)
+
+    # Credit
+
+    def grant(self) -> None:
+        """Give credit for as many segments as we have a place for."""
+        allowance = self._allowance()
+        if allowance <= self.granted:
+            return
+        full = allowance == len(self.flow.recvs)
+        if self.granted and not full and allowance - self.granted < self.flow.window // 2:
+            return
+        self._credit(allowance)
+
+    def grant_asked(self) -> None:
+        """The peer announced itself; if its data is eager it holds it back, so ask for it."""
+        if self.flow.recv_eager and self.flow.recvs and not self.granted and self.link is not None:
+            self._credit(len(self.flow.recvs))
+
+    def _credit(self, items: int) -> None:
+        assert self.link is not None
+        self.granted = items
+        header: list[Any] = [self.op.epoch, self.op.seq, items]
+        if not self.introduced:
+            header += self.introduction()
+        self.sent_overhead_bytes += self.link.send_note(Kind.CREDIT, self.stream, header)
+
+    def _allowance(self) -> int:
+        recvs = self.flow.recvs
+        if not self.flow.window:
+            return len(recvs)
+        version = self.op.version
+        at = min(self.recv_i, len(recvs))
+        while at > 0 and version[recvs[at - 1].cell] <= recvs[at - 1].application:
+            at -= 1
+        return min(len(recvs), at + self.flow.window)

@@ -156,7 +156,8 @@ class FoldLanding(_Landing):
         op = self.op
         assert op is not None
         count = self._count // self._element_bytes
-        op.fold_one(self.item, self._app, self._piece[: self._count], self._done, count)
+        assert op.folding is not None
+        op.folding.one(self.item, self._app, self._piece[: self._count], self._done, count)
         self._done += count
         self._count = 0
 

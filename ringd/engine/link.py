@@ -8,11 +8,11 @@ payload that its peer has not asked for, so one that waits never blocks another.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgpack import Packer
 
-from ringd.engine.run_ahead import RunAhead, allowance_bytes
+from ringd.engine.run_ahead import Budget, RunAhead, allowance_bytes
 from ringd.transport.connection import Connection
 from ringd.wire.decoder import Sink
 from ringd.wire.frame import (
@@ -27,14 +27,40 @@ from ringd.wire.frame import (
 
 if TYPE_CHECKING:
     from ringd.engine.engine import Engine
-    from ringd.engine.flow import FlowState
-    from ringd.engine.operation import Operation
 
 ACK_EVERY_FRAMES = 64
 ACK_EVERY_BYTES = 4 * 1024 * 1024
 
 _DATA, _CREDIT, _ACK = int(Kind.DATA), int(Kind.CREDIT), int(Kind.ACK)
 _ENVELOPE, _ABORT, _GOODBYE = int(Kind.ENVELOPE), int(Kind.ABORT), int(Kind.GOODBYE)
+_IDLE, _BUSY = int(Kind.IDLE), int(Kind.BUSY)
+_FIRST_OF_MAIL, _LAST_OF_MAIL = int(Kind.MESSAGE), int(Kind.LEFT)
+
+
+class Holder(Protocol):
+    """Whose memory a held frame is."""
+
+    def released(self) -> None:
+        """The peer acknowledged one."""
+
+
+class Turns(Protocol):
+    """What sends segments by turns: a flow of a collective, or a message."""
+
+    kind: int
+    held: bool
+    queued: bool
+    send_i: int
+    n_sends: int
+
+    @property
+    def stream(self) -> int: ...
+    @property
+    def op(self) -> Any:
+        """The holder, which sends the next segment by its ``send_next``."""
+
+    def can_send(self) -> bool:
+        """The next segment may go."""
 
 
 class Link:
@@ -43,6 +69,7 @@ class Link:
     Attributes:
         peer: its rank.
         said_goodbye: the peer told that it leaves; its end of stream is no failure.
+        users: the streams of the groups that have used it here.
     """
 
     def __init__(self, engine: Engine, peer: int, connection: Connection) -> None:
@@ -58,22 +85,31 @@ class Link:
         self._taken_no = 0  # last numbered frame that we took in whole
         self._told_no = 0  # last number that we acknowledged
         self._untold_bytes = 0
-        self._unacked: deque[tuple[int, Operation | bytes]] = deque()
-        self._ready: deque[FlowState] = deque()
+        self._unacked: deque[tuple[int, Holder | bytes]] = deque()
+        self._ready: deque[Turns] = deque()
         self._landing: Sink | None = None
         self._ack_now = False
         self._ahead: dict[int, RunAhead] = {}
+        self._budget = Budget(allowance_bytes(engine.world_size))
+        self.users: set[int] = set()
 
     def ahead_of(self, stream: int) -> RunAhead:
         """How far eager data of a group may run ahead of this peer's calls."""
         found = self._ahead.get(stream)
         if found is None:
-            found = self._ahead[stream] = RunAhead(allowance_bytes(self.engine.world_size))
+            found = self._ahead[stream] = RunAhead(self._budget)
         return found
+
+    def forget(self, stream: int) -> None:
+        """The group of a stream is freed here."""
+        self.users.discard(stream)
+        found = self._ahead.pop(stream, None)
+        if found is not None:
+            found.give_back()
 
     # Sending
 
-    def send_data(self, flow: FlowState, header: list[Any], payload: memoryview, hold: bool) -> int:
+    def send_data(self, flow: Turns, header: list[Any], payload: memoryview, hold: bool) -> int:
         """Send one segment; ``hold``: its memory stays in use until acknowledged (large ones).
 
         Returns:
@@ -87,7 +123,7 @@ class Link:
         preamble = PREAMBLE.pack(
             MAGIC,
             VERSION,
-            _DATA,
+            flow.kind,
             FLAG_ACK_NOW if flow.held and flow.send_i == flow.n_sends else 0,
             len(head),
             flow.stream,
@@ -124,7 +160,7 @@ class Link:
         self.connection.send((frame,), len(frame))
         self.sent_bytes += len(frame)
 
-    def enqueue(self, flow: FlowState) -> None:
+    def enqueue(self, flow: Turns) -> None:
         """Give a flow that can send its turn, now if the socket takes it."""
         if not flow.queued:
             flow.queued = True
@@ -144,7 +180,7 @@ class Link:
                     continue
             flow.queued = False
 
-    def release(self, op: Operation) -> None:
+    def release(self, op: object) -> None:
         """``op`` failed: nothing here may look at its memory any more."""
         self.connection.channel.own_backlog()
         if any(entry[1] is op for entry in self._unacked):
@@ -178,17 +214,20 @@ class Link:
         self.received_bytes += payload_bytes + self.connection.head_bytes
         if kind == _DATA:
             sink = self.engine.router.on_data(self, stream, header, payload_bytes, inline)
-            if sink is not None:
-                self._landing = sink
-                self._untold_bytes += payload_bytes
-                return sink
-        elif kind != _ACK:
-            if payload_bytes:
-                raise FrameError(f"a frame of kind {kind} may not carry a payload")
-            self._on_note(kind, stream, header)
-        if frame_no:
+        elif _FIRST_OF_MAIL <= kind <= _LAST_OF_MAIL:
+            sink = self.engine.mail.on_frame(self, kind, stream, header, payload_bytes, inline)
+        else:
+            sink = None
+            if kind != _ACK:
+                if payload_bytes:
+                    raise FrameError(f"a frame of kind {kind} may not carry a payload")
+                self._on_note(kind, stream, header)
+        if sink is not None:
+            self._landing = sink
+            self._untold_bytes += payload_bytes
+        elif frame_no:
             self._taken(payload_bytes)
-        return None
+        return sink
 
     def on_payload_end(self) -> None:
         """A large payload is complete."""
@@ -197,6 +236,8 @@ class Link:
         landing.complete()  # type: ignore[union-attr]
 
     def _taken(self, size_bytes: int) -> None:
+        if self.connection.closed:
+            return
         self._taken_no += 1
         self._untold_bytes += size_bytes
         if (
@@ -214,8 +255,8 @@ class Link:
         unacked = self._unacked
         while unacked and unacked[0][0] <= ack:
             what = unacked.popleft()[1]
-            if type(what) is not bytes:
-                what.released()  # type: ignore[union-attr]
+            if not isinstance(what, bytes):
+                what.released()
 
     def _on_note(self, kind: int, stream: int, header: Any) -> None:
         if kind == _CREDIT:
@@ -226,6 +267,10 @@ class Link:
             self.engine.router.on_abort(self, stream, header)
         elif kind == _GOODBYE:
             self.said_goodbye = True
+        elif kind == _IDLE:
+            self.engine.leaving.on_idle(self)
+        elif kind == _BUSY:
+            self.engine.leaving.on_busy(self)
         else:
             raise FrameError(f"a frame of kind {kind} has no place on a link")
 

@@ -9,28 +9,27 @@ in the order of applications, whichever order peers have. Nothing here waits or 
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, cast
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from ringd.engine import failures
 from ringd.engine.flow import FlowState
+from ringd.engine.folding import Folding
 from ringd.engine.landing import Bin, CopyLanding, FoldLanding, Parked
 from ringd.errors import RingdError
-from ringd.schedules.plan import Application, Plan, RecvItem
+from ringd.schedules.plan import REGION, TRANSIT, WIDE, Plan, RecvItem
 from ringd.vocabulary import OpSpec
 from ringd.wire.decoder import Sink
 from ringd.wire.frame import Kind
 
 if TYPE_CHECKING:
+    from ringd.engine.compiler import Compiled
     from ringd.engine.early import EarlyFlow
     from ringd.engine.engine import Engine
-    from ringd.engine.group import Compiled, Group
+    from ringd.engine.group import Group
     from ringd.engine.link import Link
-    from ringd.kernels.base import Kernel
 
-OnDone = Callable[[RingdError | None], None]
+OnDone = Callable[[RingdError | None, int | None], None]
+"""How a request ended: None or the error, and for a receive the sender's rank in the group."""
 SIGN_EVERY_TICKS = 10
 """How often an operation that stands still shows that this rank lives."""
 COPY_BYTES = 16 * 1024
@@ -45,37 +44,36 @@ class Operation:
     """
 
     __slots__ = (
-        "acc",
-        "array",
+        "announced",
         "deadline",
         "engine",
         "ended_ns",
         "epoch",
         "flows",
+        "folding",
         "group",
         "holds",
-        "kernel",
         "live",
         "mem",
         "on_done",
         "next_sign",
+        "pairs",
         "parked",
         "plan",
         "progress_seen",
         "rank",
+        "readers",
         "recv_timeout_s",
-        "reduce_ns",
         "remaining_recvs",
         "remaining_sends",
         "seq",
-        "source",
+        "spaces",
         "spec",
         "started",
         "stalled_s",
         "started_ns",
         "timeout_s",
         "version",
-        "wide_mem",
     )
 
     def __init__(
@@ -94,39 +92,37 @@ class Operation:
         self.rank = engine.rank
         self.spec: OpSpec = compiled.spec
         self.plan: Plan = plan
-        kernel = compiled.kernel
-        self.kernel = cast("Kernel", kernel)  # None for moves, which never look at it
         self.seq = seq
         self.mem = mem
-        self.source = mem
         self.on_done = on_done
         self.live = True
         self.progress_seen = -1
         self.stalled_s = 0.0
         self.next_sign = 0
+        self.announced: dict[int, float] = {}
         self.version = [0] * plan.n_cells
+        self.readers = [counts[0] for counts in plan.readers] if plan.readers else None
         self.parked: dict[tuple[int, int], Parked] = {}
         self.remaining_recvs = plan.recv_items
         self.remaining_sends = plan.send_items
         self.holds = 0
-        self.reduce_ns = 0
         self.started_ns = self.ended_ns = 0
         self.deadline = self.started = self.timeout_s = self.recv_timeout_s = 0.0
-        self.array: Any = None
-        self.acc: Any = None
-        self.wide_mem = mem
-        if kernel is not None and len(mem):
-            self.array = self.acc = np.frombuffer(mem, kernel.storage)
-            if plan.wide:
-                self._widen()
-        stream = group.stream
-        self.flows = {flow.peer: FlowState(self, flow, stream) for flow in plan.flows}
+        self.spaces = [mem, mem, mem]
+        self.folding: Folding | None = None
+        if compiled.kernel is not None and len(mem):
+            self.folding = Folding(compiled.kernel, plan, mem)
+            self.spaces[WIDE] = self.folding.wide_mem
+        if plan.transit_bytes:
+            self.spaces[TRANSIT] = memoryview(bytearray(plan.transit_bytes))
+        stream, ranks = group.stream, compiled.ranks
+        self.flows = {ranks[f.peer]: FlowState(self, f, ranks[f.peer], stream) for f in plan.flows}
+        self.pairs = dict(zip(ranks, compiled.pairs, strict=False))
 
-    def _widen(self) -> None:
-        """Ring and tree keep float32 partial sums of 16-bit data in memory of their own."""
-        self.acc = np.empty(len(self.array), self.kernel.accumulator)
-        self.kernel.widen(self.array, self.acc)
-        self.wide_mem = memoryview(self.acc).cast("B")
+    @property
+    def reduce_ns(self) -> int:
+        """Time spent in reduction kernels, while the operation lasts."""
+        return 0 if self.folding is None else self.folding.reduce_ns
 
     # Beginning
 
@@ -134,38 +130,19 @@ class Operation:
         """Open all flows, then take what peers that were ahead of us have sent already."""
         if early is not None and not self._same_call(early):
             return
-        if self.plan.schedule.snapshot and not all(f.eager for f in self.flows.values()):
-            self.source = memoryview(bytes(self.mem))
         links = self.engine.links
         for peer, flow in self.flows.items():
             link = links.get(peer)
             if link is None:
                 self.engine.await_link(self, peer)
             else:
-                self.open_flow(flow, link)
+                flow.open(link)
                 if not self.live:
                     return
-        if self.remaining_sends and self.source is self.mem and self.plan.schedule.snapshot:
-            self.source = memoryview(bytes(self.mem))
         if early is not None:
             self._take_early(early)
         if self.live:
             self._finish_if_done()
-
-    def open_flow(self, flow: FlowState, link: Link) -> None:
-        """The link is there: say what we will take, and begin to send."""
-        flow.link = link
-        if not flow.flow.recv_eager:
-            self._grant(flow, link)
-        if flow.eager and flow.n_sends:
-            ahead = link.ahead_of(flow.stream)
-            if not ahead.allows(self.epoch, self.seq, flow.flow.send_bytes):
-                flow.eager = False  # until the peer, which hears of us now, gives credit
-                flow.credit = 0
-        if flow.can_send():
-            link.enqueue(flow)
-        elif not flow.eager and not flow.introduced:
-            self.announce(flow)
 
     def stalled(self, tick_s: float) -> float:
         """For how long nothing has come or gone, in seconds; called once a tick."""
@@ -182,56 +159,32 @@ class Operation:
         """Nothing moves: tell all peers that we entered, and ``again`` now and then."""
         self.next_sign -= 1
         for flow in self.flows.values():
-            if not flow.introduced:
-                self.announce(flow)
-            elif again and self.next_sign <= 0 and flow.link is not None:
-                header = [self.epoch, self.seq, *self._introduction(flow)]
-                flow.sent_overhead_bytes += flow.link.send_note(Kind.ENVELOPE, flow.stream, header)
+            flow.announce(again=again and self.next_sign <= 0)
         if self.next_sign <= 0:
             self.next_sign = SIGN_EVERY_TICKS
 
-    def announce(self, flow: FlowState) -> None:
-        """Tell a peer that we entered, and with what call, when no payload can go yet."""
-        if flow.link is not None and not flow.introduced:
-            header = [self.epoch, self.seq, *self._introduction(flow)]
-            flow.sent_overhead_bytes += flow.link.send_note(Kind.ENVELOPE, flow.stream, header)
+    def announce_to_all(self) -> None:
+        """A barrier that stands still: whoever has come tells everybody, and late ranks show."""
+        for rank in self.group.ranks:
+            if rank == self.rank or rank in self.flows:
+                continue
+            link = self.engine.links.get(rank)
+            if link is None:
+                self.engine.want_link(rank)
+            else:
+                self.answer(link)
 
-    def _introduction(self, flow: FlowState) -> tuple[bytes, int]:
-        flow.introduced = True
-        remaining_s = self.deadline - self.engine.now()
-        return self.spec.packed, max(1, int(remaining_s * 1e3))
+    def answer(self, link: Link) -> None:
+        """Tell a member with which we have no business that we have entered, once."""
+        if link.peer not in self.announced:
+            self.announced[link.peer] = self.engine.now()
+            link.users.add(self.group.stream)
+            header = [self.epoch, self.seq, self.spec.packed, self.remaining_ms()]
+            link.send_note(Kind.ENVELOPE, self.group.stream, header)
 
-    def _grant(self, flow: FlowState, link: Link) -> None:
-        """Give credit for as many segments as we have a place for."""
-        allowance = self._allowance(flow)
-        if allowance <= flow.granted:
-            return
-        full = allowance == len(flow.flow.recvs)
-        if flow.granted and not full and allowance - flow.granted < flow.flow.window // 2:
-            return
-        flow.granted = allowance
-        header: list[Any] = [self.epoch, self.seq, allowance]
-        if not flow.introduced:
-            header += self._introduction(flow)
-        flow.sent_overhead_bytes += link.send_note(Kind.CREDIT, flow.stream, header)
-
-    def grant_asked(self, flow: FlowState) -> None:
-        """The peer announced itself; if its data is eager it holds it back, so ask for it."""
-        if flow.flow.recv_eager and flow.flow.recvs and not flow.granted and flow.link is not None:
-            flow.granted = len(flow.flow.recvs)
-            header: list[Any] = [self.epoch, self.seq, flow.granted]
-            if not flow.introduced:
-                header += self._introduction(flow)
-            flow.sent_overhead_bytes += flow.link.send_note(Kind.CREDIT, flow.stream, header)
-
-    def _allowance(self, flow: FlowState) -> int:
-        recvs = flow.flow.recvs
-        if not flow.flow.window:
-            return len(recvs)
-        at = min(flow.recv_i, len(recvs))
-        while at > 0 and self.version[recvs[at - 1].cell] <= recvs[at - 1].application:
-            at -= 1
-        return min(len(recvs), at + flow.flow.window)
+    def remaining_ms(self) -> int:
+        """Until our deadline, for our peers."""
+        return max(1, int((self.deadline - self.engine.now()) * 1e3))
 
     # Sending
 
@@ -241,22 +194,32 @@ class Operation:
         item = flow.sends[index]
         flow.send_i = index + 1
         self.remaining_sends -= 1
-        source = self.wide_mem if item.wide else self.source
         size = item.size_bytes
         header: list[Any] = [self.epoch, self.seq, index]
         if not flow.introduced:
-            header += self._introduction(flow)
-        hold = size > COPY_BYTES and not flow.eager
+            header += flow.introduction()
+        readers = self.readers
+        hold = size > COPY_BYTES and not flow.eager and readers is None
         if hold:
             self.holds += 1
             flow.held = True
         link = flow.link
         assert link is not None
-        payload = source[item.offset : item.offset + size]
+        payload = self.spaces[item.space][item.offset : item.offset + size]
         flow.sent_overhead_bytes += link.send_data(flow, header, payload, hold)
         flow.sent_payload_bytes += size
+        if readers is not None:
+            self._left(item.reads)
         if not self.remaining_sends:
             self._finish_if_done()
+
+    def _left(self, cell: int) -> None:
+        """A copy of a guarded cell has left: the last one frees it for the next application."""
+        readers = self.readers
+        assert readers is not None
+        readers[cell] -= 1
+        if not readers[cell] and self.parked and self.live:
+            self._apply_next(cell)
 
     def released(self) -> None:
         """A peer acknowledged a held segment."""
@@ -291,10 +254,15 @@ class Operation:
             return None
         return self._landing(flow, item)
 
+    def _in_turn(self, item: RecvItem) -> bool:
+        """Whether the cell may be changed by this item's application now."""
+        free = self.readers is None or not self.readers[item.cell]
+        return free and self.version[item.cell] == item.application
+
     def _landing(self, flow: FlowState, item: RecvItem) -> Sink:
-        in_turn = self.version[item.cell] == item.application
+        in_turn = self._in_turn(item)
         if not item.reduce and in_turn:
-            target = self.mem[item.offset : item.offset + item.size_bytes]
+            target = self.spaces[item.space][item.offset : item.offset + item.size_bytes]
             return CopyLanding(self, flow, item, target, None)
         app = self.plan.applications[item.cell][item.application]
         if in_turn and app.contributions == 1:
@@ -303,16 +271,17 @@ class Operation:
         return CopyLanding(self, flow, item, memoryview(buffer), buffer)
 
     def _take_inline(self, flow: FlowState, item: RecvItem, data: memoryview) -> None:
-        in_turn = self.version[item.cell] == item.application
+        in_turn = self._in_turn(item)
         if not item.reduce and in_turn:
             if item.size_bytes:
-                self.mem[item.offset : item.offset + item.size_bytes] = data
+                self.spaces[item.space][item.offset : item.offset + item.size_bytes] = data
             self.applied(item.cell, 1)
             return
         app = self.plan.applications[item.cell][item.application]
         if in_turn and app.contributions == 1:
             if item.length:
-                self.fold_one(item, app, data, 0, item.length)
+                assert self.folding is not None
+                self.folding.one(item, app, data, 0, item.length)
             self.applied(item.cell, 1)
         else:
             self.park(item, bytes(data))
@@ -320,28 +289,6 @@ class Operation:
     def copied(self, flow: FlowState, item: RecvItem) -> None:
         """A moved segment lies in its place."""
         self.applied(item.cell, 1)
-
-    def fold_one(
-        self, item: RecvItem, app: Application, data: memoryview, done: int, count: int
-    ) -> None:
-        """Fold ``count`` elements of a lone contribution, from element ``done`` of the item on."""
-        begun = perf_counter_ns()
-        kernel = self.kernel
-        start = item.start + done
-        mine = self.array[start : start + count]
-        if self._folds_raw(app, item.wide):
-            other = np.frombuffer(data, kernel.storage)
-            kernel.fold((other, mine) if app.own else (mine, other), mine)
-        else:
-            acc = self.acc[start : start + count]
-            kernel.reduce_into(acc, np.frombuffer(data, kernel.accumulator))
-            if app.finalise and kernel.needs_finalise:
-                kernel.finalise(acc, mine)
-        self.reduce_ns += perf_counter_ns() - begun
-
-    def _folds_raw(self, app: Application, wide: bool) -> bool:
-        """Contributions as ranks gave them, folded to the end in rank order (not partial sums)."""
-        return app.finalise and not wide and self.plan.schedule.fold == "rank"
 
     def park(self, item: RecvItem, buffer: bytearray | bytes) -> None:
         """Keep a contribution until its application is complete and in turn."""
@@ -352,50 +299,43 @@ class Operation:
             parked = self.parked[key] = Parked(app.contributions, app.own)
         parked.buffers[item.position] = buffer
         parked.missing -= 1
-        if not parked.missing and self.version[item.cell] == item.application:
-            self._apply_parked(item.cell, item.application)
+        if not parked.missing:
+            self._apply_next(item.cell)
 
-    def _apply_parked(self, cell: int, application: int) -> None:
-        parked = self.parked.pop((cell, application))
+    def _apply_next(self, cell: int) -> None:
+        """Do a cell's next application if all of it is parked, and the cell is free."""
+        if self.readers is not None and self.readers[cell]:
+            return
+        application = self.version[cell]
+        parked = self.parked.get((cell, application))
+        if parked is None or parked.missing:
+            return
+        del self.parked[cell, application]
         app = self.plan.applications[cell][application]
         start, count = self.plan.cell_spans[cell]
-        if count:
-            begun = perf_counter_ns()
-            if app.own < 0:
-                itemsize = self.spec.itemsize
-                self.mem[start * itemsize : (start + count) * itemsize] = parked.buffers[0] or b""
-            else:
-                self._fold_parked(parked, app, start, count)
-            self.reduce_ns += perf_counter_ns() - begun
+        if count and app.own < 0:
+            itemsize = self.spec.itemsize
+            space = self.spaces[TRANSIT if self.plan.cell_in_transit[cell] else REGION]
+            space[start * itemsize : (start + count) * itemsize] = parked.buffers[0] or b""
+        elif count:
+            assert self.folding is not None
+            self.folding.together(parked, app, start, count, wide=self.plan.wide)
         give = self.engine.scratch.give
         for buffer in parked.buffers:
             if type(buffer) is bytearray:
                 give(buffer)
         self.applied(cell, app.contributions)
 
-    def _fold_parked(self, parked: Parked, app: Application, start: int, count: int) -> None:
-        kernel = self.kernel
-        mine = self.array[start : start + count]
-        if self._folds_raw(app, self.plan.wide):
-            kernel.fold(parked.arrays(kernel.storage, app.own, mine), mine)
-            return
-        acc = self.acc[start : start + count]
-        for place, buffer in enumerate(parked.buffers):
-            if place != app.own:
-                assert buffer is not None
-                kernel.reduce_into(acc, np.frombuffer(buffer, kernel.accumulator))
-        if app.finalise and kernel.needs_finalise:
-            kernel.finalise(acc, mine)
-
     def applied(self, cell: int, items: int) -> None:
         """A cell went one application further: whoever waited for that may go on."""
         self.remaining_recvs -= items
         version = self.version[cell] = self.version[cell] + 1
+        if self.readers is not None:
+            self.readers[cell] = self.plan.readers[cell][version]
         if self.parked:
-            parked = self.parked.get((cell, version))
-            if parked is not None and not parked.missing:
-                self._apply_parked(cell, version)
-                return
+            self._apply_next(cell)
+            if self.version[cell] != version:
+                return  # which has done the rest
         if self.remaining_sends:
             for flow in self.flows.values():
                 if flow.link is not None and not flow.queued and flow.can_send():
@@ -403,7 +343,7 @@ class Operation:
         if self.remaining_recvs:
             for flow in self.flows.values():
                 if flow.flow.window and not flow.flow.recv_eager and flow.link is not None:
-                    self._grant(flow, flow.link)
+                    flow.grant()
         elif self.live:
             self._finish_if_done()
 
@@ -412,22 +352,37 @@ class Operation:
     def _same_call(self, early: dict[int, EarlyFlow]) -> bool:
         ours = self.spec.packed
         for peer, held in early.items():
-            if held.spec is not None and held.spec != ours:
+            if held.spec is None or peer not in self.group.ranks:
+                continue
+            if held.spec != ours:
                 self.mismatch(peer, held.spec)
                 return False
+            if not self.same_pair(peer, held.pair):
+                return False
         return True
+
+    def same_pair(self, peer: int, theirs: object) -> bool:
+        """Compare what a peer sends us, and wants of us, with our own numbers (all_to_all)."""
+        ours = self.pairs.get(peer)
+        if ours is None or theirs is None or list(ours[::-1]) == theirs:
+            return True
+        error = failures.splits_differ(self, peer, ours, theirs)
+        self.engine.fail(self, error)
+        return False
 
     def _take_early(self, early: dict[int, EarlyFlow]) -> None:
         for peer, held in early.items():
             self.bound_deadline(held.deadline)
             flow = self.flows.get(peer)
             if flow is None:
+                if held.asks and peer in self.engine.links and self.live:
+                    self.answer(self.engine.links[peer])
                 continue
             flow.recv_overhead_bytes += held.overhead_bytes
             if held.credit:
                 self.take_credit(flow, held.credit)
             if held.asks and self.live:
-                self.grant_asked(flow)
+                flow.grant_asked()
             try:
                 for header, payload in held.segments:
                     if self.live:
@@ -468,10 +423,11 @@ class Operation:
                 if flow.link is not None:
                     flow.link.release(self)
         self.engine.ended(self, error)
-        self.mem = self.source = self.wide_mem = memoryview(b"")
-        self.array = self.acc = None
+        self.mem = memoryview(b"")
+        self.spaces = [self.mem] * 3
+        self.folding = None
         self.parked.clear()
-        self.on_done(error)
+        self.on_done(error, None)
 
     def progress(self) -> dict[str, Any]:
         """How far it is: bytes received, and the peers that still owe us some."""

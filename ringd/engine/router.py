@@ -44,10 +44,10 @@ class Router:
             if flow is None:
                 return bin_for(size, inline)
             return op.take_data(flow, header, size, inline)
-        if self._is_early(group, header):
+        if self._is_early(group, stream, header):
             if size and inline is None:
                 raise FrameError("a large segment came before it was asked for")
-            held = self._hold(link, group, header)
+            held = self._hold(link, group, stream, header)
             self.early.keep(held, header[:3], bytes(inline) if inline is not None else b"")
         else:
             self._answer_late(link, group, header)
@@ -60,27 +60,28 @@ class Router:
             flow = self._flow_of(link, op, header)
             if flow is not None:
                 op.take_credit(flow, header[2])
-        elif self._is_early(group, header):
-            held = self._hold(link, group, header)
+        elif self._is_early(group, stream, header):
+            held = self._hold(link, group, stream, header)
             held.credit = max(held.credit, header[2])
         else:
             self._answer_late(link, group, header)
 
     def on_envelope(self, link: Link, stream: int, header: Any) -> None:
         """A peer entered an operation, says with what call, and may wait for credit."""
-        if not isinstance(header, list) or len(header) != 4:
-            raise FrameError("an envelope is [epoch, seq, spec, remaining_ms]")
-        header = [header[0], header[1], 0, header[2], header[3]]
+        if not isinstance(header, list) or len(header) not in (4, 5):
+            raise FrameError("an envelope is [epoch, seq, spec, remaining_ms] and perhaps a pair")
+        header = [*header[:2], 0, *header[2:]]
         group, op = self._find(link, stream, header)
         if op is not None:
-            if link.peer not in op.flows:  # its schedule has no business with us: only compare
-                self._same_call(link, op, header)
+            if link.peer not in op.flows:  # its schedule has no business with us
+                if self._same_call(link, op, header):
+                    op.answer(link)
                 return
             flow = self._flow_of(link, op, header)
             if flow is not None:
-                op.grant_asked(flow)
-        elif self._is_early(group, header):
-            self._hold(link, group, header).asks = True
+                flow.grant_asked()
+        elif self._is_early(group, stream, header):
+            self._hold(link, group, stream, header).asks = True
         else:
             self._answer_late(link, group, header)
 
@@ -91,23 +92,24 @@ class Router:
             raise FrameError("an abort is [epoch, seq, error]")
         group = self._engine.groups.get(stream)
         if group is not None:
-            self._engine.abort(group.number, header[0], header[1], failures.from_peer(header[2]))
+            error = failures.from_peer(header[2])
+            self._engine.abort(group.number, link.peer, header[0], header[1], error)
 
-    def _find(self, link: Link, stream: int, header: Any) -> tuple[Group, Operation | None]:
-        """The group of a frame, and its operation if it is live here.
+    def _find(self, link: Link, stream: int, header: Any) -> tuple[Group | None, Operation | None]:
+        """The group of a frame, if it is there, and its operation if it is live here.
 
         Raises:
             FrameError: the header is malformed.
         """
-        if not isinstance(header, list) or len(header) not in (3, 5):
-            raise FrameError("the header of a frame of an operation has 3 or 5 fields")
+        if not isinstance(header, list) or len(header) not in (3, 5, 6):
+            raise FrameError("the header of a frame of an operation has 3, 5 or 6 fields")
         if type(header[0]) is not int or type(header[1]) is not int or type(header[2]) is not int:
             raise FrameError("epoch, seq and index are whole numbers")
-        if len(header) == 5:
-            _check_introduction(header[3], header[4])
+        if len(header) > 3:
+            _check_introduction(header)
         group = self._engine.groups.get(stream)
-        if group is None:
-            raise FrameError(f"there is no group on stream {stream}")
+        if group is None or link.peer not in group.ranks:
+            return None, None
         link.ahead_of(stream).peer_entered(header[0], header[1])
         if header[0] != group.epoch:
             return group, None
@@ -120,6 +122,8 @@ class Router:
                 op.mismatch(link.peer, header[3])
                 return False
             op.bound_deadline(self._engine.now() + header[4] / 1e3)
+            if len(header) > 5:
+                return op.same_pair(link.peer, header[5])
         return True
 
     def _flow_of(self, link: Link, op: Operation, header: list[Any]) -> FlowState | None:
@@ -136,30 +140,33 @@ class Router:
         flow.recv_overhead_bytes += link.connection.head_bytes
         return flow
 
-    def _is_early(self, group: Group, header: list[Any]) -> bool:
+    def _is_early(self, group: Group | None, stream: int, header: list[Any]) -> bool:
         epoch, seq = header[0], header[1]
+        if group is None:
+            return self._engine.groups.is_future(stream, epoch)
         if epoch == group.epoch:
             return bool(seq >= group.next_seq) and seq not in group.verdicts
         return bool(epoch > group.epoch)
 
-    def _hold(self, link: Link, group: Group, header: list[Any]) -> EarlyFlow:
+    def _hold(self, link: Link, group: Group | None, stream: int, header: list[Any]) -> EarlyFlow:
         """Keep a frame of an operation that is not entered yet."""
         epoch, seq = header[0], header[1]
-        furthest = AHEAD_FACTOR * self._engine.options.max_in_flight
-        if seq > (group.next_seq if epoch == group.epoch else 0) + furthest:
-            raise FrameError(f"operation {seq} is too far ahead of {group.next_seq}")
+        next_seq = group.next_seq if group is not None and epoch == group.epoch else 0
+        if seq > next_seq + AHEAD_FACTOR * self._engine.options.max_in_flight:
+            raise FrameError(f"operation {seq} is too far ahead of {next_seq}")
         overhead = link.connection.head_bytes
-        held = self.early.flow(group.number, epoch, seq, link.peer, overhead)
+        held = self.early.flow(stream - 1, epoch, seq, link.peer, overhead)
         if len(header) > 3:
             held.spec = header[3]
             held.deadline = self._engine.now() + header[4] / 1e3
+            held.pair = header[5] if len(header) > 5 else None
         return held
 
-    def _answer_late(self, link: Link, group: Group, header: list[Any]) -> None:
+    def _answer_late(self, link: Link, group: Group | None, header: list[Any]) -> None:
         """A frame for an operation that is over here: say how it ended, if it failed."""
         self.dropped_frames += 1
         epoch, seq = header[0], header[1]
-        if epoch != group.epoch:
+        if group is None or epoch != group.epoch:
             return
         verdict = group.verdicts.get(seq)
         if verdict is None:
@@ -169,8 +176,13 @@ class Router:
             link.send_note(Kind.ABORT, group.stream, [epoch, seq, verdict.to_wire()])
 
 
-def _check_introduction(spec: object, remaining_ms: object) -> None:
+def _check_introduction(header: list[Any]) -> None:
+    spec, remaining_ms = header[3], header[4]
     if type(spec) is not bytes or type(remaining_ms) is not int:
         raise FrameError("a call and its remaining time were expected")
     if len(spec) > MAX_SPEC_BYTES:
         raise FrameError(f"a call of {len(spec)} bytes is over the limit {MAX_SPEC_BYTES}")
+    if len(header) > 5:
+        pair = header[5]
+        if not isinstance(pair, list) or len(pair) != 2 or not all(type(n) is int for n in pair):
+            raise FrameError("how much is sent and wanted are two whole numbers")

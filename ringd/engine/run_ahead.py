@@ -20,27 +20,39 @@ def allowance_bytes(world_size: int) -> int:
     return min(RUN_AHEAD_BYTES, RUN_AHEAD_TOTAL_BYTES // max(1, world_size - 1))
 
 
-class RunAhead:
-    """The allowance of one peer in one group, in bytes and in operations."""
+class Budget:
+    """What one peer may be made to park, by all groups together."""
 
-    __slots__ = ("_entered", "_limit_bytes", "_parked", "parked_bytes")
+    __slots__ = ("limit_bytes", "operations", "parked_bytes")
 
     def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+        self.limit_bytes = limit_bytes
+        self.parked_bytes = 0
+        self.operations = 0
+
+
+class RunAhead:
+    """One group's use of a peer's budget, in bytes and in operations."""
+
+    __slots__ = ("_budget", "_entered", "_parked")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
         self._entered = (0, -1)  # the latest (epoch, seq) that the peer has shown to have entered
         self._parked: deque[tuple[tuple[int, int], int]] = deque()
-        self.parked_bytes = 0
 
     def allows(self, epoch: int, seq: int, size_bytes: int) -> bool:
         """Whether eager data may go now; if so it is counted until the peer enters."""
         at = (epoch, seq)
         if at <= self._entered:
             return True
-        if len(self._parked) >= RUN_AHEAD_OPERATIONS:
+        budget = self._budget
+        if budget.operations >= RUN_AHEAD_OPERATIONS:
             return False
-        if self.parked_bytes and self.parked_bytes + size_bytes > self._limit_bytes:
+        if budget.parked_bytes and budget.parked_bytes + size_bytes > budget.limit_bytes:
             return False
-        self.parked_bytes += size_bytes
+        budget.parked_bytes += size_bytes
+        budget.operations += 1
         self._parked.append((at, size_bytes))
         return True
 
@@ -56,4 +68,13 @@ class RunAhead:
         self._entered = at
         parked = self._parked
         while parked and parked[0][0] <= at:
-            self.parked_bytes -= parked.popleft()[1]
+            self._give_back(parked.popleft()[1])
+
+    def give_back(self) -> None:
+        """The group is gone."""
+        while self._parked:
+            self._give_back(self._parked.popleft()[1])
+
+    def _give_back(self, size_bytes: int) -> None:
+        self._budget.parked_bytes -= size_bytes
+        self._budget.operations -= 1

@@ -21,10 +21,12 @@ class Kernel(Protocol):
 
     Every method is safe to call from several threads at once, on different memory; none of
     them warns, whatever the values: integers wrap, floats overflow to infinity, NaN stays.
+    Memory need not be aligned. docs/dtypes.md says what each dtype and reduce op give.
 
     Attributes:
         dtype: a name in ``ringd.vocabulary.DTYPES``.
-        reduce_op: a name in ``ringd.vocabulary.REDUCE_OPS``.
+        reduce_op: one of ``ringd.vocabulary.reductions(dtype)``. ``premul_sum`` is a sum here:
+            whoever hands over a contribution has multiplied it.
         world_size: what ``avg`` divides by.
         storage: numpy's type of the tensor's elements; bfloat16 is kept as uint16 bits.
         accumulator: the type in which partial results are kept and travel.
@@ -44,19 +46,25 @@ class Kernel(Protocol):
     @property
     def needs_finalise(self) -> bool: ...
 
-    def reduce_into(self, acc: Array, contribution: Array) -> None:
+    def reduce_into(
+        self, acc: Array, contribution: Array, *, contribution_first: bool = False
+    ) -> None:
         """Set ``acc`` to ``acc`` ⊕ ``contribution``.
 
         Args:
             acc: elements of the accumulator type; written.
             contribution: elements of the accumulator type; read.
+            contribution_first: set it to ``contribution`` ⊕ ``acc`` instead. It matters for the
+                sign of the zero that ``min`` and ``max`` give for -0.0 and +0.0, and for what a NaN
+                carries; sums and products of numbers are the same either way.
         """
 
     def fold(self, contributions: Sequence[Array], out: Array) -> None:
         """Reduce ``contributions`` strictly from the left, finalise, and store into ``out``.
 
         Args:
-            contributions: one or more arrays of the storage type, in the order of the fold.
+            contributions: one or more arrays of the storage type, in the order of the fold. One
+                alone is the whole reduction: ``world_size`` is 1.
             out: of the storage type. It may be one of the contributions (the same memory, at
                 any place in the order); it must not overlap one in part.
         """
@@ -69,6 +77,9 @@ class Kernel(Protocol):
 
     def finalise(self, acc: Array, out: Array) -> None:
         """Turn a full reduction into the result: ``avg`` divides, 16-bit floats are rounded once.
+
+        Where every rank folds for itself, all NaNs get one form here, however many steps of
+        :meth:`reduce_into` came before.
 
         Args:
             acc: of the accumulator type. Its contents are undefined afterwards, unless it

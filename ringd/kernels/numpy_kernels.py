@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,11 +19,22 @@ from ringd.vocabulary import DTYPES
 _UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add,
     "avg": np.add,
+    "premul_sum": np.add,
     "prod": np.multiply,
     # Not fmin and fmax: these two propagate NaN.
     "min": np.minimum,
     "max": np.maximum,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
 }
+_BOOL_UFUNCS: dict[str, np.ufunc] = {
+    # The logical ones read any byte but 0 as true, and write 0 or 1.
+    **dict.fromkeys(("sum", "max", "bor"), np.logical_or),
+    **dict.fromkeys(("prod", "min", "band"), np.logical_and),
+    "bxor": np.logical_xor,
+}
+_PARTS = {"complex64": "float32", "complex128": "float64"}
 
 # As objects of numpy: it takes up to 0.2 us longer to convert a Python number or a type.
 _UINT32 = np.dtype(np.uint32)
@@ -109,22 +121,34 @@ class _NumpyKernel:
         self.world_size = world_size
         self.storage = np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
         self.accumulator = np.dtype(kind.accumulator)
-        self._accumulator_name = kind.accumulator  # np.dtype.name takes 2 us to compute
-        self._ufunc = _UFUNCS[reduce_op]
+        # What the arithmetic is done in. A name: np.dtype.name takes 2 us to compute.
+        self._element = _PARTS.get(dtype, kind.accumulator)
+        is_bool = kind.kind == "bool"
+        self._combine: Callable[..., Any] = (_BOOL_UFUNCS if is_bool else _UFUNCS)[reduce_op]
         self._divides = reduce_op == "avg" and world_size > 1
-        self._divisor = np.array(world_size, self.accumulator)
-        self._unifies_nans = every_rank_folds and kind.is_float
-        self._block = block_count(self.accumulator.itemsize)
+        self._divisor = np.array(world_size, self._element)
+        self._unifies_nans = every_rank_folds and kind.kind in ("float", "complex")
+        # Of several ranks, the reduction itself writes bytes of 0 and 1.
+        self._makes_bool = is_bool and world_size == 1
+        self._block = block_count(np.dtype(self._element).itemsize)
         self.needs_finalise = (
-            self._divides or self._unifies_nans or self.storage != self.accumulator
+            self._divides
+            or self._unifies_nans
+            or self._makes_bool
+            or self.storage != self.accumulator
         )
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.reduce_op} of {self.dtype} over {self.world_size}>"
 
-    def reduce_into(self, acc: Array, contribution: Array) -> None:
+    def reduce_into(
+        self, acc: Array, contribution: Array, *, contribution_first: bool = False
+    ) -> None:
         """See :class:`ringd.kernels.base.Kernel`."""
-        SCRATCH.run(self._ufunc, acc, contribution, out=acc)
+        if contribution_first:
+            SCRATCH.run(self._combine, contribution, acc, out=acc)
+        else:
+            SCRATCH.run(self._combine, acc, contribution, out=acc)
 
 
 class NativeKernel(_NumpyKernel):
@@ -134,9 +158,9 @@ class NativeKernel(_NumpyKernel):
         """See :class:`ringd.kernels.base.Kernel`."""
         if len(contributions) == 2 and not self.needs_finalise:
             # One pass over memory either way, so blocks would gain nothing.
-            SCRATCH.run(self._ufunc, contributions[0], contributions[1], out=out)
+            SCRATCH.run(self._combine, contributions[0], contributions[1], out=out)
         elif out.size <= self._block:
-            partial = SCRATCH.partial[self._accumulator_name][: out.size]
+            partial = SCRATCH.partial[self._element][: out.size]
             SCRATCH.run(self._fold_block, contributions, out, partial)
         else:
             SCRATCH.run(self._fold_blocks, contributions, out)
@@ -154,7 +178,7 @@ class NativeKernel(_NumpyKernel):
             np.copyto(out, acc)
 
     def _fold_blocks(self, contributions: Sequence[Array], out: Array) -> None:
-        scratch = SCRATCH.partial[self._accumulator_name]
+        scratch = SCRATCH.partial[self._element]
         # Partial results go to ``out`` itself unless a later contribution still lies there:
         # one stream of memory less.
         in_place = not any(np.may_share_memory(out, c) for c in contributions[2:])
@@ -165,16 +189,16 @@ class NativeKernel(_NumpyKernel):
             self._fold_block([c[part] for c in contributions], target, partial)
 
     def _fold_block(self, contributions: Sequence[Array], out: Array, partial: Array) -> None:
-        ufunc = self._ufunc
+        combine = self._combine
         if len(contributions) == 1:
             np.copyto(out, contributions[0])
         elif len(contributions) == 2:
-            ufunc(contributions[0], contributions[1], out=out)
+            combine(contributions[0], contributions[1], out=out)
         else:
-            ufunc(contributions[0], contributions[1], out=partial)
+            combine(contributions[0], contributions[1], out=partial)
             for contribution in contributions[2:-1]:
-                ufunc(partial, contribution, out=partial)
-            ufunc(partial, contributions[-1], out=out)
+                combine(partial, contribution, out=partial)
+            combine(partial, contributions[-1], out=out)
         self._finish(out, out)
 
     def _finalise(self, acc: Array, out: Array) -> None:
@@ -190,6 +214,8 @@ class NativeKernel(_NumpyKernel):
             np.divide(acc, self._divisor, out)
         if self._unifies_nans:
             unify_nans(out)
+        elif self._makes_bool:
+            np.logical_or(out, out, out)
 
 
 class WideningKernel(_NumpyKernel):
@@ -239,7 +265,7 @@ class WideningKernel(_NumpyKernel):
         self._widen(contributions[0], partial)
         for contribution in contributions[1:]:
             self._widen(contribution, addend)
-            self._ufunc(partial, addend, out=partial)
+            self._combine(partial, addend, out=partial)
         self._finish(partial, out)
 
     def _finalise(self, acc: Array, out: Array) -> None:

@@ -24,11 +24,14 @@ this as much for float32 (cache)."""
 _ALIGN_BYTES = 64
 """Vector loads and stores that cross a cache line take twice as long (measured, AVX-512)."""
 
-_ACCUMULATORS = ("float32", "float64", "int32", "int64")
+_ACCUMULATORS = (
+    "bool", "uint8", "int8", "int16", "int32", "int64", "float32", "float64",
+)  # fmt: skip
+"""Complex numbers are worked on as pairs of floats."""
 
 
 def block_count(itemsize: int) -> int:
-    """Elements of one block, given the accumulator's size."""
+    """Elements of one block, given the size of one: a power of two of 1 to 16 bytes."""
     return BLOCK_BYTES // itemsize
 
 
@@ -45,7 +48,8 @@ class ThreadScratch(threading.local):
     Attributes:
         run: calls a function with numpy's floating-point warnings off. Not re-entrant.
         partial: one block for the partial result, by accumulator type.
-        addend: one block of float32, for the next contribution, widened.
+        addend: one block of float32, for the next contribution, widened; no native reduction needs
+            it, so that products of complex numbers keep their terms there.
         bits: the same memory as ``addend``, as uint32, for rounding: nothing is added by then.
     """
 

@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import ringd
 from ringd.errors import RendezvousError
 from ringd.rendezvous.addresses import is_loopback, loopback_text
 from ringd.rendezvous.events import Lost
-from ringd.rendezvous.intake import address_of, clip
+from ringd.rendezvous.intake import address_of, clip, pairs
 from ringd.rendezvous.reach import RetrySettings, describe, reach
 from ringd.transport.base import Address, Channel, Transport
 from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
@@ -42,14 +42,19 @@ class AgentEvents(Protocol):
     def on_start(self, epoch: int) -> None:
         """All trainers are attached; ours takes part in this epoch."""
 
-    def on_left(self, rank: int, epoch: int, next_seq: int) -> None:
-        """The trainer of ``rank`` said goodbye before it called operation ``next_seq``."""
+    def on_left(self, rank: int, epoch: int, next_seqs: dict[int, int]) -> None:
+        """The trainer of ``rank`` said goodbye; by group the first operation that it did not call."""
 
     def on_lost(self, lost: Lost) -> None:
         """The epoch is over, and why."""
 
-    def on_abort(self, epoch: int, group: int, seq: int, error: dict[str, Any]) -> None:
-        """An operation failed at another rank, and so it does here; ``error`` as on the wire."""
+    def on_abort(
+        self, epoch: int, group: int, lowest: int, seq: int, error: dict[str, Any]
+    ) -> None:
+        """An operation failed at another rank, and so it does here; ``error`` as on the wire.
+
+        ``lowest``: the lowest rank of the group that is meant.
+        """
 
     def on_dial(self, peer: int) -> None:
         """``peer``, a higher rank, wants a data connection with us."""
@@ -220,25 +225,41 @@ class Agent:
         self._waiting = True
         self._send("attach", attempt=self._attempt)
 
-    def detach(self, how: str, detail: str, epoch: int, next_seq: int = 0) -> None:
+    def detach(
+        self, how: str, detail: str, epoch: int, next_seqs: Mapping[int, int] | None = None
+    ) -> None:
         """Our trainer ended its part in ``epoch`` (0: it still waited for the start).
 
         Args:
             how: "goodbye", "died", "raised", or "gave_up" (it waited in vain).
             detail: what is known of the reason.
             epoch: see above.
-            next_seq: the number of the first operation that it did not call.
+            next_seqs: by group the number of the first operation that it did not call.
         """
         self._waiting = False
-        self._send("detach", how=how, detail=clip(detail), epoch=epoch, next_seq=next_seq)
+        others = dict(next_seqs or {})
+        next_seq = others.pop(0, 0)
+        self._send(
+            "detach",
+            how=how,
+            detail=clip(detail),
+            epoch=epoch,
+            next_seq=next_seq,
+            groups=[list(pair) for pair in others.items()],
+        )
 
     def link_lost(self, peer: int, reason: str, epoch: int) -> None:
         """The data connection to ``peer`` ended without a goodbye."""
         self._send("link_lost", peer=peer, reason=clip(reason), epoch=epoch)
 
-    def op_failed(self, epoch: int, group: int, seq: int, error: dict[str, Any]) -> None:
-        """An operation ended here with an error; ``error`` is what RingdError.to_wire gave."""
-        self._send("op_failed", epoch=epoch, group=group, seq=seq, error=error)
+    def op_failed(
+        self, epoch: int, group: int, lowest: int, seq: int, error: dict[str, Any]
+    ) -> None:
+        """An operation ended here with an error; ``error`` is what RingdError.to_wire gave.
+
+        ``lowest``: the lowest rank of the group.
+        """
+        self._send("op_failed", epoch=epoch, group=group, lowest=lowest, seq=seq, error=error)
 
     def want_link(self, peer: int) -> None:
         """Ask for a data connection to ``peer``: the lower of both ranks is told to dial."""
@@ -336,7 +357,7 @@ class Agent:
 
     def _hear_left(self, fields: dict[str, Any]) -> None:
         rank, epoch, next_seq = (_int(fields, name) for name in ("rank", "epoch", "next_seq"))
-        self._events.on_left(rank, epoch, next_seq)
+        self._events.on_left(rank, epoch, {0: next_seq, **dict(pairs(fields, "groups"))})
 
     def _hear_lost(self, fields: dict[str, Any]) -> None:
         link = int_list(fields, "link") if fields.get("link") is not None else None
@@ -352,8 +373,9 @@ class Agent:
         self._events.on_lost(lost)
 
     def _hear_abort(self, fields: dict[str, Any]) -> None:
-        epoch, group, seq = (_int(fields, name) for name in ("epoch", "group", "seq"))
-        self._events.on_abort(epoch, group, seq, control.field(fields, "error", dict))
+        names = ("epoch", "group", "lowest", "seq")
+        epoch, group, lowest, seq = (_int(fields, name) for name in names)
+        self._events.on_abort(epoch, group, lowest, seq, control.field(fields, "error", dict))
 
     def _hear_dial(self, fields: dict[str, Any]) -> None:
         self._events.on_dial(_int(fields, "peer"))

@@ -71,13 +71,15 @@ class TrainerAttached(FromDaemon):
 class TrainerDetached(FromDaemon):
     """The trainer of this rank ended its part, or its wish to take part.
 
-    ``next_seq``: the number of the first operation that it did not call.
+    ``next_seq``: the number of the first operation of the world that it did not call; ``groups``:
+    the same for its other groups, as (number, next_seq).
     """
 
     how: DetachHow
     detail: str
     epoch: int
     next_seq: int = 0
+    groups: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,14 @@ class LinkLost(FromDaemon):
 
 @dataclass(frozen=True, slots=True)
 class OpFailed(FromDaemon):
-    """An operation ended with an error there, and ends so everywhere."""
+    """An operation ended with an error there, and ends so everywhere.
+
+    ``lowest``: the lowest rank of the group; groups without a common member may have one number.
+    """
 
     epoch: int
     group: int
+    lowest: int
     seq: int
     error: dict[str, Any]
 

@@ -22,6 +22,7 @@ from ringd.wire.frame import FrameError
 
 MAX_TEXT = 4096
 """Characters of a reason or a detail that are passed on."""
+MAX_PAIRS = 8192
 _HOWS = frozenset({"goodbye", "died", "raised", "gave_up"})
 
 Fields = dict[str, Any]
@@ -56,6 +57,22 @@ def clip(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
+def pairs(fields: Fields, name: str) -> tuple[tuple[int, int], ...]:
+    """A list of pairs of whole numbers.
+
+    Raises:
+        FrameError: it is something else, or longer than MAX_PAIRS.
+    """
+    found = field(fields, name, list)
+    if len(found) > MAX_PAIRS:
+        raise FrameError(f"{name}: more than {MAX_PAIRS} entries")
+    for entry in found:
+        well_formed = isinstance(entry, list) and len(entry) == 2
+        if not well_formed or not all(type(number) is int for number in entry):
+            raise FrameError(f"{name}: not a list of pairs of whole numbers")
+    return tuple((first, second) for first, second in found)
+
+
 def _join(rank: int, fields: Fields) -> FromDaemon:
     return DaemonJoined(
         rank,
@@ -80,7 +97,7 @@ def _detach(rank: int, fields: Fields) -> FromDaemon:
         raise FrameError(f"detach: unknown way to go {how[:32]!r}")
     detail = clip(field(fields, "detail", str))
     epoch, next_seq = field(fields, "epoch", int), field(fields, "next_seq", int)
-    return TrainerDetached(rank, how, detail, epoch, next_seq)
+    return TrainerDetached(rank, how, detail, epoch, next_seq, pairs(fields, "groups"))
 
 
 def _link_lost(rank: int, fields: Fields) -> FromDaemon:
@@ -89,8 +106,9 @@ def _link_lost(rank: int, fields: Fields) -> FromDaemon:
 
 
 def _op_failed(rank: int, fields: Fields) -> FromDaemon:
-    epoch, group, seq = (field(fields, name, int) for name in ("epoch", "group", "seq"))
-    return OpFailed(rank, epoch, group, seq, field(fields, "error", dict))
+    names = ("epoch", "group", "lowest", "seq")
+    epoch, group, lowest, seq = (field(fields, name, int) for name in names)
+    return OpFailed(rank, epoch, group, lowest, seq, field(fields, "error", dict))
 
 
 _READERS: dict[str, Callable[[int, Fields], FromDaemon]] = {

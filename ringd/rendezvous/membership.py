@@ -82,7 +82,7 @@ class Membership:
         self._announced: set[int] = set()  # ranks lost in the current epoch
         self._reports: list[LinkLost] = []
         self._judge_at: float | None = None
-        self._failed_ops: dict[tuple[int, int], None] = {}
+        self._failed_ops: dict[tuple[int, int, int], None] = {}
         self._verdicts: deque[Lost] = deque(maxlen=MAX_VERDICTS)
 
     # Queries
@@ -300,8 +300,13 @@ class Membership:
         seat.running = False
         if gave_up or event.how == "goodbye":
             self._forget_reports_of(event.rank)
-            next_seq = 0 if crossed else event.next_seq
-            fields = {"rank": event.rank, "epoch": self.epoch, "next_seq": next_seq}
+            next_seq, groups = (0, ()) if crossed else (event.next_seq, event.groups)
+            fields = {
+                "rank": event.rank,
+                "epoch": self.epoch,
+                "next_seq": next_seq,
+                "groups": [list(pair) for pair in groups],
+            }
             return self._broadcast("left", fields, but=event.rank)
         return self._announce(Lost(event.rank, f"trainer {event.how}", event.detail, self.epoch))
 
@@ -352,7 +357,7 @@ class Membership:
     # Operations
 
     def _op_failed(self, event: OpFailed) -> list[Instruction]:
-        op = (event.group, event.seq)
+        op = (event.group, event.lowest, event.seq)
         if event.epoch != self.epoch or op in self._failed_ops:
             return []
         if len(self._failed_ops) >= MAX_FAILED_OPS:
@@ -361,6 +366,7 @@ class Membership:
         fields = {
             "epoch": event.epoch,
             "group": event.group,
+            "lowest": event.lowest,
             "seq": event.seq,
             "error": event.error,
         }

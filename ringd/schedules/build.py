@@ -2,10 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
-from ringd.schedules import barrier, direct, exchange, ring, tree
+from ringd.schedules import (
+    barrier,
+    chain,
+    direct,
+    doubling,
+    exchange,
+    new_group,
+    pairwise,
+    ring,
+    tree,
+)
 from ringd.schedules.model import Schedule
+from ringd.vocabulary import REDUCING, ROOTED
+
+_Builder = Callable[..., Schedule]
+
+_BUILDERS: dict[tuple[str, str], _Builder] = {
+    ("all_reduce", "ring"): ring.all_reduce,
+    ("all_reduce", "tree"): tree.all_reduce,
+    ("all_reduce", "direct"): direct.all_reduce,
+    ("all_reduce", "exchange"): exchange.all_reduce,
+    ("all_reduce", "recursive_doubling"): doubling.recursive_doubling,
+    ("all_reduce", "halving_doubling"): doubling.halving_doubling,
+    ("all_reduce", "chain"): chain.all_reduce,
+    ("reduce", "tree"): tree.reduce,
+    ("reduce", "chain"): chain.reduce,
+    ("reduce", "direct"): direct.reduce,
+    ("reduce_scatter", "ring"): ring.reduce_scatter,
+    ("reduce_scatter", "direct"): direct.reduce_scatter,
+    ("all_gather", "ring"): ring.all_gather,
+    ("all_gather", "direct"): direct.all_gather,
+    ("gather", "tree"): tree.gather,
+    ("gather", "direct"): direct.gather,
+    ("scatter", "tree"): tree.scatter,
+    ("scatter", "direct"): direct.scatter,
+    ("all_to_all", "pairwise"): pairwise.all_to_all,
+    ("all_to_all", "direct"): direct.all_to_all,
+    ("broadcast", "tree"): tree.broadcast,
+    ("broadcast", "chain"): chain.broadcast,
+    ("barrier", "exchange"): barrier.exchange,
+    ("barrier", "tree"): barrier.tree,
+    ("new_group", "exchange"): new_group.exchange,
+    ("new_group", "tree"): new_group.tree,
+}
+_SENDS_PARTIAL_SUMS = frozenset({"ring", "tree", "chain", "recursive_doubling", "halving_doubling"})
 
 
 def build(
@@ -24,7 +68,8 @@ def build(
         algorithm: a concrete one, never "auto": see :func:`ringd.schedules.select.choose`.
         rank: a rank of the group, from 0 on.
         world_size: how many ranks the group has.
-        root: the rank that has the data of a broadcast; elsewhere it is ignored.
+        root: the rank that has the data (broadcast, scatter) or gets it (reduce, gather);
+            elsewhere it is ignored.
         widened: partial sums travel in the accumulator's type (16-bit floats).
 
     Raises:
@@ -32,7 +77,7 @@ def build(
     """
     if world_size < 1 or not 0 <= rank < world_size:
         raise ValueError(f"rank {rank} is not in a group of {world_size}")
-    if collective == "broadcast" and not 0 <= root < world_size:
+    if collective in ROOTED and not 0 <= root < world_size:
         raise ValueError(f"root {root} is not in a group of {world_size}")
     return _build(collective, algorithm, rank, world_size, root, widened)
 
@@ -51,27 +96,12 @@ def build_group(
 def _build(
     collective: str, algorithm: str, rank: int, world_size: int, root: int, widened: bool
 ) -> Schedule:
-    match collective, algorithm:
-        case "all_reduce", "ring":
-            return ring.all_reduce(rank, world_size, widened=widened)
-        case "all_reduce", "tree":
-            return tree.all_reduce(rank, world_size, widened=widened)
-        case "all_reduce", "direct":
-            return direct.all_reduce(rank, world_size)
-        case "all_reduce", "exchange":
-            return exchange.all_reduce(rank, world_size)
-        case "reduce_scatter", "ring":
-            return ring.reduce_scatter(rank, world_size, widened=widened)
-        case "reduce_scatter", "direct":
-            return direct.reduce_scatter(rank, world_size)
-        case "all_gather", "ring":
-            return ring.all_gather(rank, world_size)
-        case "all_gather", "direct":
-            return direct.all_gather(rank, world_size)
-        case "broadcast", "tree":
-            return tree.broadcast(rank, world_size, root=root)
-        case "barrier", "exchange":
-            return barrier.exchange(rank, world_size)
-        case "barrier", "tree":
-            return barrier.tree(rank, world_size)
-    raise ValueError(f"there is no schedule for {collective} by {algorithm!r}")
+    builder = _BUILDERS.get((collective, algorithm))
+    if builder is None:
+        raise ValueError(f"there is no schedule for {collective} by {algorithm!r}")
+    asked: dict[str, int | bool] = {}
+    if collective in ROOTED:
+        asked["root"] = root
+    if collective in REDUCING and algorithm in _SENDS_PARTIAL_SUMS:
+        asked["widened"] = widened
+    return builder(rank, world_size, **asked)

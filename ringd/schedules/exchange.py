@@ -24,5 +24,5 @@ def all_reduce(rank: int, world_size: int) -> Schedule:
         rounds=(everybody,) if world_size > 1 else (),
         owned=(0,),
         # The fold may be done before a slow peer has taken what it was folded from.
-        snapshot=True,
+        guarded=True,
     )

@@ -5,14 +5,22 @@ Reads schedules by their documented meaning (see ``model``) and knows nothing of
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from ringd.schedules.model import Action, Recv, Schedule, Send
+from ringd.schedules.model import Action, Recv, Round, Schedule, Send
+
+SEGMENTS = 3
+"""So many stand for many: the first of a chunk, the last, and one between."""
 
 
 class ScheduleError(ValueError):
     """A group's schedules do not do what their collective promises; the text says where."""
+
+
+Key = tuple[int, int, int]
+"""(rank, chunk, version) of an application."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +32,7 @@ class Message:
         sent_in: the sender's round.
         reads: the version of the sender's chunk that it carries (0: as at the start).
         makes: the version of the receiver's chunk that it contributes to.
+        after: the change at the sender that it waits for and does not read; None: it does not.
     """
 
     number: int
@@ -35,6 +44,7 @@ class Message:
     sent_in: int
     reads: int
     makes: int
+    after: Key | None = None
 
     def __str__(self) -> str:
         return (
@@ -57,17 +67,16 @@ class Application:
         return f"chunk {self.chunk} of rank {self.rank}"
 
 
-Key = tuple[int, int, int]
-"""(rank, chunk, version) of an application."""
-
 _Pair = tuple[int, int]
-_PlacedSend = tuple[int, int, Send]
+_Node = Key | int
+"""What happens: an application is done, or a message (by its number) leaves."""
+_PlacedSend = tuple[int, int, Key | None, Send]
 _PlacedRecv = tuple[int, int, Recv]
 
 
 @dataclass(slots=True)
 class _Sides:
-    """Both sides of every link (source, target), in order: (round, version, move)."""
+    """Both sides of every link (source, target), in order: round, version, (after,) move."""
 
     sends: dict[_Pair, list[_PlacedSend]] = field(default_factory=dict)
     recvs: dict[_Pair, list[_PlacedRecv]] = field(default_factory=dict)
@@ -111,36 +120,107 @@ def applications(
 
 
 def in_order(
-    messages: tuple[Message, ...], changes: dict[Key, Application]
+    messages: tuple[Message, ...], changes: dict[Key, Application], *, guarded: bool = False
 ) -> tuple[Application, ...]:
     """The applications in an order in which they can be done, under the least helpful executor.
 
     It delivers the messages of a link in order only, and stores nothing: what one application
     folds must be taken together. Who makes progress here does so with any flow control.
 
+    Args:
+        guarded: an application also waits until what reads the chunk as it was has left. Two ranks
+            that exchange a chunk need room for that: one message on each link may have left
+            without being taken. Cut the schedules (:func:`in_segments`) to show that this room
+            needs to hold no more than a segment.
+
     Raises:
         ScheduleError: some wait for each other.
     """
-    needs = {key: _prerequisites(application) for key, application in changes.items()}
+    needs = _needs_of_guarded(messages, changes) if guarded else _needs(messages, changes)
+    followers: dict[_Node, list[_Node]] = {}
+    for node, earlier in needs.items():
+        earlier.discard(node)
+        for other in earlier:
+            followers.setdefault(other, []).append(node)
+    ready = [node for node, earlier in needs.items() if not earlier]
+    # Grows while it is walked: whatever becomes ready goes to its end.
+    for done in ready:
+        for node in followers.get(done, ()):
+            needs[node].discard(done)
+            if not needs[node]:
+                ready.append(node)
+    if len(ready) < len(needs):
+        # A message that can't leave is missing in an application, so there is one.
+        stuck = min(key for key in changes if needs[key])
+        raise ScheduleError(f"deadlock: {changes[stuck]} never gets its change number {stuck[2]}")
+    return tuple(changes[node] for node in ready if not isinstance(node, int))
+
+
+def in_segments(schedules: tuple[Schedule, ...]) -> tuple[Schedule, ...]:
+    """The same with each chunk cut into segments: chunk c is c*SEGMENTS and those after it."""
+    return tuple(
+        replace(
+            schedule,
+            n_chunks=schedule.n_chunks * SEGMENTS,
+            rounds=tuple(
+                Round(
+                    tuple(piece for send in round_.sends for piece in _pieces_sent(send)),
+                    tuple(piece for recv in round_.recvs for piece in _pieces_received(recv)),
+                )
+                for round_ in schedule.rounds
+            ),
+            owned=tuple(piece for chunk in schedule.owned for piece in _pieces(chunk)),
+        )
+        for schedule in schedules
+    )
+
+
+def _pieces(chunk: int) -> range:
+    return range(chunk * SEGMENTS, (chunk + 1) * SEGMENTS)
+
+
+def _pieces_sent(send: Send) -> list[Send]:
+    """All wait for the last segment of what they come after, and so for the whole of it."""
+    after = _pieces(send.after)[-1] if send.after >= 0 else -1
+    return [replace(send, chunk=piece, after=after) for piece in _pieces(send.chunk)]
+
+
+def _pieces_received(recv: Recv) -> list[Recv]:
+    return [replace(recv, chunk=piece) for piece in _pieces(recv.chunk)]
+
+
+def _needs(messages: Sequence[Message], changes: dict[Key, Application]) -> dict[_Node, set[_Node]]:
+    """What each application waits for, where a message only leaves when it is taken."""
+    needs: dict[_Node, set[_Node]] = {
+        key: _before(key).union(*(_prerequisites(m) for m in application.messages))
+        for key, application in changes.items()
+    }
     for before, after in pairwise(messages):
         if (before.source, before.target) == (after.source, after.target):
             needs[_taken_by(after)].add(_taken_by(before))
-    followers: dict[Key, list[Key]] = {}
-    for key, earlier in needs.items():
-        earlier.discard(key)
-        for other in earlier:
-            followers.setdefault(other, []).append(key)
-    ready = [key for key, earlier in needs.items() if not earlier]
-    # Grows while it is walked: whatever becomes ready goes to its end.
-    for done in ready:
-        for key in followers.get(done, ()):
-            needs[key].discard(done)
-            if not needs[key]:
-                ready.append(key)
-    if len(ready) < len(changes):
-        stuck = min(key for key, earlier in needs.items() if earlier)
-        raise ScheduleError(f"deadlock: {changes[stuck]} never gets its change number {stuck[2]}")
-    return tuple(changes[key] for key in ready)
+    return needs
+
+
+def _needs_of_guarded(
+    messages: Sequence[Message], changes: dict[Key, Application]
+) -> dict[_Node, set[_Node]]:
+    """What each application and each leaving message waits for.
+
+    Of a link, one message may have left and not be taken.
+    """
+    needs: dict[_Node, set[_Node]] = {
+        key: _before(key).union(m.number for m in application.messages)
+        for key, application in changes.items()
+    }
+    for message in messages:
+        needs[message.number] = _prerequisites(message)
+        overwrites = (message.source, message.chunk, message.reads + 1)
+        if overwrites in changes:
+            needs[overwrites].add(message.number)
+    for before, after in pairwise(messages):
+        if (before.source, before.target) == (after.source, after.target):
+            needs[after.number].add(_taken_by(before))
+    return needs
 
 
 def _walk(schedule: Schedule, sides: _Sides) -> None:
@@ -152,9 +232,11 @@ def _walk(schedule: Schedule, sides: _Sides) -> None:
         for send in round_.sends:
             _check_move(schedule, send)
             growing.discard(send.chunk)
-            reads = _version_read(schedule, send, number, versions[send.chunk])
+            after = _awaited(schedule, send, number, versions)
+            growing.discard(send.after)
             pair = (schedule.rank, send.peer)
-            sides.sends.setdefault(pair, []).append((number, reads, send))
+            placed = (number, versions[send.chunk], after, send)
+            sides.sends.setdefault(pair, []).append(placed)
         _check_unambiguous(schedule, number, round_.recvs)
         for recv in round_.recvs:
             _check_move(schedule, recv)
@@ -168,13 +250,15 @@ def _walk(schedule: Schedule, sides: _Sides) -> None:
             sides.recvs.setdefault(pair, []).append((number, versions[recv.chunk], recv))
 
 
-def _version_read(schedule: Schedule, send: Send, number: int, version: int) -> int:
-    if schedule.snapshot and version:
+def _awaited(schedule: Schedule, send: Send, number: int, versions: list[int]) -> Key | None:
+    if send.after < 0:
+        return None
+    if send.after >= schedule.n_chunks or not versions[send.after]:
         raise ScheduleError(
-            f"rank {schedule.rank} sends chunk {send.chunk} in round {number} after changing it, "
-            "but a snapshot only has it as it was at the start"
+            f"rank {schedule.rank} sends chunk {send.chunk} in round {number} after chunk "
+            f"{send.after}, which has not come before"
         )
-    return version
+    return (schedule.rank, send.after, versions[send.after])
 
 
 def _check_move(schedule: Schedule, move: Send | Recv) -> None:
@@ -197,7 +281,7 @@ def _check_unambiguous(schedule: Schedule, number: int, recvs: tuple[Recv, ...])
 
 
 def _match(number: int, pair: _Pair, sent: _PlacedSend, received: _PlacedRecv) -> Message:
-    sent_in, reads, send = sent
+    sent_in, reads, after, send = sent
     received_in, makes, recv = received
     if (send.chunk, send.wide) != (recv.chunk, recv.wide):
         raise ScheduleError(
@@ -214,6 +298,7 @@ def _match(number: int, pair: _Pair, sent: _PlacedSend, received: _PlacedRecv) -
         sent_in=sent_in,
         reads=reads,
         makes=makes,
+        after=after,
     )
 
 
@@ -225,8 +310,17 @@ def _taken_by(message: Message) -> Key:
     return (message.target, message.chunk, message.makes)
 
 
-def _prerequisites(application: Application) -> set[Key]:
-    """The applications that made what this one works on: its own chunk and those it receives."""
-    needs = {(m.source, m.chunk, m.reads) for m in application.messages}
-    needs.add((application.rank, application.chunk, application.version - 1))
-    return {key for key in needs if key[2] > 0}
+def _before(key: Key) -> set[_Node]:
+    """The change before this one, if there is one."""
+    rank, chunk, version = key
+    return {(rank, chunk, version - 1)} if version > 1 else set()
+
+
+def _prerequisites(message: Message) -> set[_Node]:
+    """The changes at the sender that made what a message carries, and that it comes after."""
+    needs: set[_Node] = set()
+    if message.reads:
+        needs.add((message.source, message.chunk, message.reads))
+    if message.after is not None:
+        needs.add(message.after)
+    return needs

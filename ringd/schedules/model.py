@@ -2,11 +2,25 @@
 
 Meaning, which the executor and the symbolic proof share:
 
-- The working region of an operation is cut into ``n_chunks`` chunks. Rank r starts with its
-  own contribution in every chunk; for all_gather in chunk r only, for broadcast at the root only.
-  At the end every chunk holds the result; for reduce_scatter chunk r does at rank r.
+- An operation has ``n_chunks`` chunks. Which of them a rank holds at the start, and which are its
+  result at the end, is the collective's business:
+
+  ===================  ======================  =================================================
+  collective           held at the start       result
+  ===================  ======================  =================================================
+  all_reduce, barrier  its contribution to all  all, reduced
+  reduce               its contribution to all  all, reduced, at the root only
+  reduce_scatter       its contribution to all  chunk r at rank r, reduced
+  broadcast            all, at the root         all
+  all_gather           chunk r at rank r        all
+  gather               chunk r at rank r        all, at the root only
+  scatter              all, at the root         chunk r at rank r
+  all_to_all           chunks r*N + p           chunks p*N + r, for every p but r
+  ===================  ======================  =================================================
+
 - In a round all sends and receives run at once. A send reads its chunk as it stands after all
-  receives on that chunk in *earlier* rounds.
+  receives on that chunk in *earlier* rounds. A send that has ``after`` waits, besides, for the
+  receives on that chunk in earlier rounds; it reads nothing of it.
 - Receives on one chunk form a sequence of *applications*: consecutive ``reduce`` receives with
   no send of that chunk between them are one application, folded together in one go (in the
   order that ``fold`` names); each ``copy`` is an application of its own.
@@ -21,15 +35,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 Action = Literal["copy", "reduce"]
+Fold = Literal["rank", "sorted", "round"]
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send chunk ``chunk`` to rank ``peer``; ``wide``: as partial sums of the accumulator type."""
+    """Send chunk ``chunk`` to rank ``peer``; ``wide``: as partial sums of the accumulator type.
+
+    ``after``: wait until this chunk has come in earlier rounds (pacing); -1: do not.
+    """
 
     peer: int
     chunk: int
     wide: bool = False
+    after: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +74,14 @@ class Schedule:
     """What one rank does in one collective.
 
     Attributes:
-        fold: "rank": contributions of one application, our own included, are folded from the
-            left in rank order; "round": our own first, then in the order of rounds and, within
-            a round, as listed. Either way the order is fixed, so that repeats give the same bits.
+        fold: how the terms of one application are ordered, our own among them, so that repeats
+            give the same bits. "rank": contributions as ranks gave them, folded from the left in
+            rank order. "sorted": partial sums, folded from the left in the order of the ranks
+            that they come from. "round": our own first, then in the order of rounds and, within
+            a round, as listed.
         owned: chunks whose reduction ends at this rank.
-        snapshot: sends read the region as it was at the start (needed where a fold may
-            overwrite a chunk that is still being sent).
+        guarded: an application waits until the sends that read the chunk as it was have left,
+            and each is copied as it leaves (needed where what is still being sent may be changed).
     """
 
     collective: str
@@ -69,6 +90,6 @@ class Schedule:
     world_size: int
     n_chunks: int
     rounds: tuple[Round, ...]
-    fold: Literal["rank", "round"] = "rank"
+    fold: Fold = "rank"
     owned: tuple[int, ...] = ()
-    snapshot: bool = False
+    guarded: bool = False

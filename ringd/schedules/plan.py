@@ -7,24 +7,33 @@ version is the number of applications done, and a send waits for the version it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ringd.schedules.model import Recv, Schedule
+from ringd.schedules.layout import Layout
+from ringd.schedules.model import Recv, Schedule, Send
 
 PARK_BUDGET_BYTES = 8 * 1024 * 1024
 """Bound on scratch memory of one operation whose contributions wait for each other."""
 
 
+REGION, WIDE, TRANSIT = range(3)
+"""Spaces of memory: the caller's region, the accumulators of a widened operation, what passes."""
+
+
 class SendItem(NamedTuple):
-    """One segment to send: ``size_bytes`` at ``offset`` of the region or, wide, the accumulator."""
+    """One segment to send: ``size_bytes`` at ``offset`` of a space, once ``cell`` is at ``needs``.
+
+    ``reads`` is the cell that it reads: another one than ``cell`` for a send that is paced.
+    """
 
     offset: int
     size_bytes: int
     cell: int
     needs: int
-    wide: bool
+    space: int
+    reads: int
 
 
 class RecvItem(NamedTuple):
@@ -41,7 +50,12 @@ class RecvItem(NamedTuple):
     application: int
     position: int
     reduce: bool
-    wide: bool
+    space: int
+
+    @property
+    def wide(self) -> bool:
+        """It is a partial sum in the accumulator's type."""
+        return self.space == WIDE
 
 
 class Application(NamedTuple):
@@ -73,13 +87,23 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one rank executes. ``applications[cell]`` lists the cell's applications in order."""
+    """What one rank executes. ``applications[cell]`` lists the cell's applications in order.
+
+    Attributes:
+        cell_spans: (start, count) of each cell in its space, in elements.
+        cell_in_transit: whether that space is the transit.
+        readers: where the schedule is guarded, per cell and version how many sends read it.
+        transit_bytes: scratch memory for what passes through.
+    """
 
     schedule: Schedule
     flows: tuple[Flow, ...]
     n_cells: int
     applications: tuple[tuple[Application, ...], ...]
     cell_spans: tuple[tuple[int, int], ...]
+    cell_in_transit: tuple[bool, ...]
+    readers: tuple[tuple[int, ...], ...]
+    transit_bytes: int
     wide: bool
     send_items: int
     recv_items: int
@@ -93,6 +117,7 @@ class _ChunkState:
 
     closed: list[list[Recv]] = field(default_factory=list)
     open: list[Recv] | None = None
+    readers: dict[int, int] = field(default_factory=dict)
 
     def seal(self) -> int:
         if self.open is not None:
@@ -111,34 +136,39 @@ def segments(start: int, count: int, segment: int) -> list[tuple[int, int]]:
 def compile_plan(
     schedule: Schedule,
     *,
-    chunks: Sequence[tuple[int, int]],
+    layout: Layout,
     itemsize: int,
     wide_itemsize: int,
     segment_bytes: int,
     eager_bytes: int,
 ) -> Plan:
-    """The plan of ``schedule`` over a region whose chunks are (start, count) in elements.
+    """The plan of ``schedule`` over chunks that lie as ``layout`` says.
 
     Cost: O(rounds x segments); cached by the caller.
     """
-    cut = _Cut(chunks, max(1, segment_bytes // itemsize), itemsize, wide_itemsize)
-    sends, recvs, states = _walk(schedule)
+    cut = _Cut(layout, max(1, segment_bytes // itemsize), itemsize, wide_itemsize)
+    walk = _Walk(schedule)
     applications: list[tuple[Application, ...]] = []
-    for chunk, state in enumerate(states):
+    readers: list[tuple[int, ...]] = []
+    for chunk, cells in cut.cells.items():
+        state = walk.states[chunk]
         per_cell = tuple(_application(schedule, chunk, group) for group in state.closed)
-        applications.extend([per_cell] * len(cut.cells[chunk]))
-    flows = tuple(
-        _flow(peer, sends.get(peer, []), recvs.get(peer, []), cut, states, schedule, eager_bytes)
-        for peer in sorted(set(sends) | set(recvs), key=lambda p: _distance(schedule, p))
-    )
+        applications.extend([per_cell] * len(cells))
+        counts = tuple(state.readers.get(v, 0) for v in range(len(state.closed) + 1))
+        readers.extend([counts] * len(cells))
+    peers = sorted(set(walk.sends) | set(walk.recvs), key=lambda p: _distance(schedule, p))
+    flows = tuple(_flow(peer, walk, cut, schedule, eager_bytes) for peer in peers)
     return Plan(
         schedule=schedule,
         flows=flows,
         n_cells=len(applications),
         applications=tuple(applications),
-        cell_spans=tuple(span for spans in cut.cells for span in spans),
-        wide=any(s.wide for f in flows for s in f.sends)
-        or any(r.wide for f in flows for r in f.recvs),
+        cell_spans=tuple(span for spans in cut.cells.values() for span in spans),
+        cell_in_transit=tuple(c in layout.transit for c, spans in cut.cells.items() for _ in spans),
+        readers=tuple(readers) if schedule.guarded else (),
+        transit_bytes=layout.transit_count * itemsize,
+        wide=any(s.space == WIDE for f in flows for s in f.sends)
+        or any(r.space == WIDE for f in flows for r in f.recvs),
         send_items=sum(len(f.sends) for f in flows),
         recv_items=sum(len(f.recvs) for f in flows),
         recv_bytes=sum(f.recv_bytes for f in flows),
@@ -153,58 +183,76 @@ def _distance(schedule: Schedule, peer: int) -> int:
 class _Cut:
     """Chunks cut into cells."""
 
-    def __init__(
-        self, chunks: Sequence[tuple[int, int]], segment: int, itemsize: int, wide_itemsize: int
-    ) -> None:
-        self.cells = [segments(start, count, segment) for start, count in chunks]
-        self.first_cell = [0]
-        for spans in self.cells:
-            self.first_cell.append(self.first_cell[-1] + len(spans))
-        self.itemsize, self.wide_itemsize = itemsize, wide_itemsize
+    def __init__(self, layout: Layout, segment: int, itemsize: int, wide_itemsize: int) -> None:
+        places = layout.spans | layout.transit
+        self.cells = {c: segments(start, count, segment) for c, (start, count) in places.items()}
+        self._transit = layout.transit
+        self._first_cell: dict[int, int] = {}
+        at = 0
+        for chunk, spans in self.cells.items():
+            self._first_cell[chunk] = at
+            at += len(spans)
+        self._itemsize, self._wide_itemsize = itemsize, wide_itemsize
 
     def items(self, chunk: int, wide: bool) -> list[tuple[int, int, int, int, int]]:
         """(start, count, offset, size_bytes, cell) for each segment of a chunk."""
-        size = self.wide_itemsize if wide else self.itemsize
-        first = self.first_cell[chunk]
+        size = self._wide_itemsize if wide else self._itemsize
+        first = self._first_cell[chunk]
         return [(s, n, s * size, n * size, first + i) for i, (s, n) in enumerate(self.cells[chunk])]
 
+    def last_cell(self, chunk: int) -> int:
+        """The cell of a chunk that comes last."""
+        return self._first_cell[chunk] + len(self.cells[chunk]) - 1
 
-_Moves = dict[int, list[tuple[int, bool, int, Recv | None]]]
+    def space(self, chunk: int, wide: bool) -> int:
+        """Where a chunk's elements lie."""
+        if wide:
+            return WIDE
+        return TRANSIT if chunk in self._transit else REGION
 
 
-def _walk(schedule: Schedule) -> tuple[_Moves, _Moves, list[_ChunkState]]:
-    """Per peer the moves in order, and per chunk the applications in order.
+class _Walk:
+    """One pass over the rounds of a schedule.
 
-    A send carries the version it needs; a receive the number of its application.
+    Attributes:
+        sends: per peer the sends in order, each with the version of its chunk that it reads, and
+            with that of the chunk that it comes after.
+        recvs: per peer the receives in order, each with the number of its application.
+        states: per chunk the applications in order.
     """
-    states = [_ChunkState() for _ in range(schedule.n_chunks)]
-    sends: _Moves = {}
-    recvs: _Moves = {}
-    for round_ in schedule.rounds:
-        for send in round_.sends:
-            needs = states[send.chunk].seal()
-            sends.setdefault(send.peer, []).append((send.chunk, send.wide, needs, None))
-        for recv in round_.recvs:
-            state = states[recv.chunk]
-            if recv.action == "copy":
-                state.seal()
-                state.open = [recv]
-                number = state.seal() - 1
-            else:
-                state.open = [*(state.open or []), recv]
-                number = len(state.closed)
-            recvs.setdefault(recv.peer, []).append((recv.chunk, recv.wide, number, recv))
-    for state in states:
-        state.seal()
-    return sends, recvs, states
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.states: dict[int, _ChunkState] = defaultdict(_ChunkState)
+        self.sends: dict[int, list[tuple[Send, int, int]]] = {}
+        self.recvs: dict[int, list[tuple[Recv, int]]] = {}
+        for round_ in schedule.rounds:
+            for send in round_.sends:
+                state = self.states[send.chunk]
+                reads = state.seal()
+                state.readers[reads] = state.readers.get(reads, 0) + 1
+                after = self.states[send.after].seal() if send.after >= 0 else 0
+                self.sends.setdefault(send.peer, []).append((send, reads, after))
+            for recv in round_.recvs:
+                self.recvs.setdefault(recv.peer, []).append((recv, self._receive(recv)))
+        for state in self.states.values():
+            state.seal()
+
+    def _receive(self, recv: Recv) -> int:
+        state = self.states[recv.chunk]
+        if recv.action == "copy":
+            state.seal()
+            state.open = [recv]
+            return state.seal() - 1
+        state.open = [*(state.open or []), recv]
+        return len(state.closed)
 
 
 def _order(schedule: Schedule, group: list[Recv]) -> list[int]:
     """Peers of one reduce application, with our own rank, in the order of the fold."""
     peers = [r.peer for r in group]
-    if schedule.fold == "rank":
-        return sorted([*peers, schedule.rank])
-    return [schedule.rank, *peers]
+    if schedule.fold == "round":
+        return [schedule.rank, *peers]
+    return sorted([*peers, schedule.rank])
 
 
 def _application(schedule: Schedule, chunk: int, group: list[Recv]) -> Application:
@@ -214,43 +262,41 @@ def _application(schedule: Schedule, chunk: int, group: list[Recv]) -> Applicati
     return Application(len(group), own, chunk in schedule.owned)
 
 
-def _flow(
-    peer: int,
-    sends: list[tuple[int, bool, int, Recv | None]],
-    recvs: list[tuple[int, bool, int, Recv | None]],
-    cut: _Cut,
-    states: list[_ChunkState],
-    schedule: Schedule,
-    eager_bytes: int,
-) -> Flow:
-    send_items = tuple(
-        SendItem(offset, size, cell, needs, wide)
-        for chunk, wide, needs, _ in sends
-        for _start, _count, offset, size, cell in cut.items(chunk, wide)
-    )
+def _flow(peer: int, walk: _Walk, cut: _Cut, schedule: Schedule, eager_bytes: int) -> Flow:
+    send_items = [item for send in walk.sends.get(peer, ()) for item in _send_items(send, cut)]
     recv_items: list[RecvItem] = []
     widest = 1
-    for chunk, wide, number, recv in recvs:
-        assert recv is not None
-        group = states[chunk].closed[number]
-        position = _order(schedule, group).index(peer) if recv.action == "reduce" else 0
-        widest = max(widest, len(group))
+    for recv, number in walk.recvs.get(peer, ()):
+        group = walk.states[recv.chunk].closed[number]
         reduce = recv.action == "reduce"
+        position = _order(schedule, group).index(peer) if reduce else 0
+        widest = max(widest, len(group))
+        space = cut.space(recv.chunk, recv.wide)
         recv_items.extend(
-            RecvItem(start, count, offset, size, cell, number, position, reduce, wide)
-            for start, count, offset, size, cell in cut.items(chunk, wide)
+            RecvItem(start, count, offset, size, cell, number, position, reduce, space)
+            for start, count, offset, size, cell in cut.items(recv.chunk, recv.wide)
         )
     send_bytes = sum(item.size_bytes for item in send_items)
     recv_bytes = sum(item.size_bytes for item in recv_items)
     largest = max((item.size_bytes for item in recv_items), default=0)
-    window = 0 if widest == 1 else max(2, PARK_BUDGET_BYTES // max(1, widest * largest))
+    bounded = widest > 1 or schedule.guarded
     return Flow(
         peer,
-        send_items,
+        tuple(send_items),
         tuple(recv_items),
         send_bytes,
         recv_bytes,
         send_bytes <= eager_bytes,
         recv_bytes <= eager_bytes,
-        window,
+        max(2, PARK_BUDGET_BYTES // max(1, widest * largest)) if bounded else 0,
     )
+
+
+def _send_items(placed: tuple[Send, int, int], cut: _Cut) -> list[SendItem]:
+    send, reads, after = placed
+    space = cut.space(send.chunk, send.wide)
+    items = []
+    for _start, _count, offset, size, cell in cut.items(send.chunk, send.wide):
+        gate = (cut.last_cell(send.after), after) if after else (cell, reads)
+        items.append(SendItem(offset, size, *gate, space, cell))
+    return items

@@ -8,6 +8,7 @@ says: no order between ranks but the one that messages make.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ringd.schedules.formula import sent_bytes
@@ -18,15 +19,20 @@ from ringd.schedules.linking import (
     ScheduleError,
     applications,
     in_order,
+    in_segments,
     link,
 )
+from ringd.schedules.meaning import chunks_due, holds_at_start, is_reducing, result_chunks
 from ringd.schedules.model import Schedule
-from ringd.vocabulary import REDUCING
+from ringd.vocabulary import ROOTED
 
 __all__ = ["Proof", "ScheduleError", "prove"]
 
 Expr = int | tuple["Expr", ...]
-"""A rank's own contribution, or a fold from the left of other expressions."""
+"""A rank's own contribution, or a fold from the left of other expressions.
+
+A fold never begins with a fold: ((0, 1), 2) is the same as (0, 1, 2), and written so.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +80,14 @@ def prove(schedules: tuple[Schedule, ...], *, root: int = -1) -> Proof:
     """Show that the group's schedules are right, or say why they are not.
 
     Shown: every send meets its receive; no deadlock, with the least buffering; no chunk is
-    overwritten while a send may still read it; each contribution counts once, in the order that
-    ``fold`` names; owned chunks are finalised once, before they are passed on; all ranks hold
-    the same result; every rank sends the bytes that ``formula`` states.
+    overwritten while a send may still read it (where sends are guarded, the executor sees to
+    that); each contribution counts once, in the order that ``fold`` names; owned chunks are
+    finalised once, before they are passed on; all ranks hold the same result; every rank sends
+    the bytes that ``formula`` states.
 
     Args:
         schedules: one per rank, in rank order.
-        root: the rank that has the data of a broadcast.
+        root: of a broadcast, reduce, gather or scatter.
 
     Raises:
         ScheduleError: something of this does not hold.
@@ -88,20 +95,24 @@ def prove(schedules: tuple[Schedule, ...], *, root: int = -1) -> Proof:
     _check_group(schedules, root)
     messages = link(schedules)
     changes = applications(schedules, messages)
+    guarded = schedules[0].guarded
     run = _Run(schedules, messages, changes, root)
-    for application in in_order(messages, changes):
+    for application in in_order(messages, changes, guarded=guarded):
         run.apply(application)
+    if guarded:
+        _check_room(schedules)
     run.check_sends()
     results = run.results()
     _check_bytes(schedules, root, wide=any(message.wide for message in messages))
     first = schedules[0]
+    in_rank_order = _left_fold(range(first.world_size))
     return Proof(
         collective=first.collective,
         algorithm=first.algorithm,
         world_size=first.world_size,
         n_messages=len(messages),
         n_rounds=max(len(schedule.rounds) for schedule in schedules),
-        in_rank_order=all(expr == _left_fold(first.world_size) for expr in results.values()),
+        in_rank_order=all(expr == in_rank_order for expr in results.values()),
         rounds_once=not any(not m.wide and run.carried(m).is_partial for m in messages),
     )
 
@@ -118,7 +129,10 @@ class _Run:
     ) -> None:
         self._schedules = schedules
         self._messages = messages
+        self._root = root
         self._last = {(rank, chunk): version for rank, chunk, version in sorted(changes)}
+        reductions = (key for key, change in sorted(changes.items()) if change.action == "reduce")
+        self._last_reduction = {(rank, chunk): version for rank, chunk, version in reductions}
         self._readers: dict[tuple[int, int], list[Message]] = {}
         for message in messages:
             self._readers.setdefault((message.source, message.chunk), []).append(message)
@@ -166,7 +180,7 @@ class _Run:
             for chunk in schedule.owned:
                 if not self._at_end(schedule.rank, chunk).final:
                     raise ScheduleError(f"rank {schedule.rank} owns chunk {chunk} in vain")
-            for chunk in _result_chunks(schedule):
+            for chunk in result_chunks(schedule, self._root):
                 expr = _checked_result(schedule, chunk, self._at_end(schedule.rank, chunk))
                 if found.setdefault(chunk, expr) != expr:
                     raise ScheduleError(
@@ -179,13 +193,13 @@ class _Run:
 
     def _check_overwrite(self, application: Application, known: int) -> None:
         """Every earlier send of the chunk must be delivered, as far as causality can tell."""
-        if self._schedules[application.rank].snapshot:
+        if self._schedules[application.rank].guarded:
             return
         for message in self._readers.get((application.rank, application.chunk), ()):
             if message.reads < application.version and not known >> message.number & 1:
                 raise ScheduleError(
                     f"{application} is overwritten while {message} may still read it: "
-                    "it needs a snapshot"
+                    "it must be guarded"
                 )
 
     def _copied(self, application: Application) -> tuple[Expr | None, bool]:
@@ -215,7 +229,11 @@ class _Run:
                 raise ScheduleError(
                     f"{application} is folded in rank order, but takes partial sums"
                 )
-        return tuple(expr for _, expr in terms), application.chunk in schedule.owned
+        elif schedule.fold == "sorted":
+            terms.sort(key=lambda term: term[0])
+        owned = application.chunk in schedule.owned
+        is_last = self._last_reduction[application.rank, application.chunk] == application.version
+        return _left_fold([expr for _, expr in terms]), owned and is_last
 
 
 def _check_group(schedules: tuple[Schedule, ...], root: int) -> None:
@@ -233,14 +251,14 @@ def _check_group(schedules: tuple[Schedule, ...], root: int) -> None:
             )
         if not set(schedule.owned) <= set(range(schedule.n_chunks)):
             raise ScheduleError(f"rank {rank} owns {schedule.owned} of {schedule.n_chunks} chunks")
-        if schedule.owned and not _is_reducing(schedule):
+        if schedule.owned and not is_reducing(schedule.collective):
             raise ScheduleError(f"rank {rank} owns a chunk, but nothing is reduced")
     first = schedules[0]
-    if first.collective == "broadcast" and not 0 <= root < len(schedules):
+    if first.collective in ROOTED and not 0 <= root < len(schedules):
         raise ScheduleError(f"root {root} is not in a group of {len(schedules)}")
-    parts = first.collective in ("reduce_scatter", "all_gather")
-    if parts and first.n_chunks != len(schedules):
-        raise ScheduleError(f"{first.collective} has a chunk per rank, not {first.n_chunks}")
+    due = chunks_due(first.collective, len(schedules))
+    if due is not None and first.n_chunks != due:
+        raise ScheduleError(f"{first.collective} has {due} chunks, not {first.n_chunks}")
 
 
 def _common(schedule: Schedule) -> tuple[str, str, int, str, bool]:
@@ -250,35 +268,31 @@ def _common(schedule: Schedule) -> tuple[str, str, int, str, bool]:
         schedule.algorithm,
         schedule.n_chunks,
         schedule.fold,
-        schedule.snapshot,
+        schedule.guarded,
     )
 
 
-def _is_reducing(schedule: Schedule) -> bool:
-    """A barrier counts as reducing: nobody may pass before every rank has contributed."""
-    return schedule.collective in REDUCING or schedule.collective == "barrier"
+def _check_room(schedules: tuple[Schedule, ...]) -> None:
+    """Guarded sends need room at the receiver: that of a segment, never that of a chunk."""
+    cut = in_segments(schedules)
+    messages = link(cut)
+    in_order(messages, applications(cut, messages), guarded=True)
 
 
 def _at_start(schedule: Schedule, chunk: int, root: int) -> _Version:
-    if _is_reducing(schedule):
-        alone = schedule.world_size == 1 and chunk in schedule.owned
-        return _Version(schedule.rank, final=alone)
-    holder = root if schedule.collective == "broadcast" else chunk
-    mine = holder == schedule.rank
-    return _Version(schedule.rank if mine else None, final=mine)
-
-
-def _result_chunks(schedule: Schedule) -> tuple[int, ...]:
-    if schedule.collective == "reduce_scatter":
-        return (schedule.rank,)
-    return tuple(range(schedule.n_chunks))
+    mine = holds_at_start(schedule, chunk, root)
+    if is_reducing(schedule.collective):
+        final = schedule.world_size == 1 and chunk in schedule.owned
+    else:
+        final = mine
+    return _Version(schedule.rank if mine else None, final)
 
 
 def _checked_result(schedule: Schedule, chunk: int, version: _Version) -> Expr:
     """The value of a result chunk: there, finished, and with each contribution counted once."""
     if version.expr is None or not version.final:
         raise ScheduleError(f"rank {schedule.rank} ends without chunk {chunk} finished")
-    if _is_reducing(schedule):
+    if is_reducing(schedule.collective):
         counted = sorted(_contributions(version.expr))
         if counted != list(range(schedule.world_size)):
             raise ScheduleError(
@@ -299,8 +313,12 @@ def _contributions(expr: Expr) -> list[int]:
     return found
 
 
-def _left_fold(world_size: int) -> Expr:
-    return tuple(range(world_size)) if world_size > 1 else 0
+def _left_fold(terms: Sequence[Expr]) -> Expr:
+    """The terms folded from the left; a first term that is a fold itself is continued."""
+    first, *others = terms
+    if not others:
+        return first
+    return (*(first if isinstance(first, tuple) else (first,)), *others)
 
 
 def _check_bytes(schedules: tuple[Schedule, ...], root: int, *, wide: bool) -> None:

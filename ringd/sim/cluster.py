@@ -9,7 +9,7 @@ from typing import Any
 
 from ringd.daemon.mesh import Place
 from ringd.daemon.node import Node
-from ringd.engine.engine import EngineOptions
+from ringd.engine.engine import EngineOptions, Local
 from ringd.errors import RingdError
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
@@ -71,12 +71,17 @@ class SimTrainer:
         self._welcome.set_exception(error)
 
     def call(
-        self, spec: OpSpec, region: memoryview, timeout_s: float
-    ) -> asyncio.Future[RingdError | None]:
-        """Begin a collective; the future has None or its error."""
-        future: asyncio.Future[RingdError | None] = asyncio.get_running_loop().create_future()
+        self, spec: OpSpec, region: memoryview, timeout_s: float, local: Local = None
+    ) -> asyncio.Future[tuple[RingdError | None, int | None]]:
+        """Begin a call; the future has its error, if any, and who sent what was received."""
+        future: asyncio.Future[tuple[RingdError | None, int | None]]
+        future = asyncio.get_running_loop().create_future()
         self.node.engine.submit(
-            spec.packed, lambda _size: region, future.set_result, timeout_s=timeout_s
+            spec.packed,
+            lambda _size: region,
+            lambda error, result: future.set_result((error, result)),
+            timeout_s=timeout_s,
+            local=local,
         )
         return future
 

@@ -1,92 +1,48 @@
-"""One seed, one job, one fault: what every rank gets is checked against the definition.
-
-Values are small whole numbers, so that every sum, product and order is exact in every dtype
-that is drawn, and the expected result needs no code of ours.
-"""
+"""One seed, one job, one fault: what every rank gets is checked against the definition."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from ringd.engine.engine import EngineOptions
+from ringd.engine.engine import EngineOptions, Local
 from ringd.errors import (
     CollectiveTimeoutError,
     MembershipChangedError,
     PeerLostError,
     RingdError,
 )
+from ringd.sim.calls import (
+    Array,
+    Call,
+    Exchange,
+    InGroup,
+    Message,
+    NewGroup,
+    Step,
+    draw_program,
+    values,
+)
 from ringd.sim.clock import VirtualLoop
 from ringd.sim.cluster import Cluster, SimTrainer, host
 from ringd.sim.weather import Climate, SeededWeather
 from ringd.transport.memory import MemoryNetwork
-from ringd.vocabulary import ALGORITHMS, OpSpec
+from ringd.vocabulary import RECV, SEND, OpSpec
 
 TIMEOUT_S = 90.0
 SLACK_S = 0.25
 MAX_DELAY_S = 0.5
 FAULTS = ("none", "none", "crash", "silence", "trainer dies", "stall", "delay", "late", "resume")
-COUNTS = (0, 1, 2, 5, 77, 1000, 9001, 30_011)
-DTYPES = ("float32", "float64", "int32", "int64", "float16")
 EXPECTED_ERRORS = (PeerLostError, CollectiveTimeoutError, MembershipChangedError)
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class WrongOutcome(AssertionError):
     """A rank got what it must never get; the text has the seed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One collective, the same on every rank."""
-
-    spec: OpSpec
-    salt: int
-
-    def region(self, rank: int, n: int) -> Array:
-        """What this rank's region holds before the call: depends on rank and position."""
-        count = self.spec.region_count(n)
-        values = (np.arange(count) * 7 + rank * 3 + self.salt) % 5 + 1
-        if self.spec.collective == "all_gather":
-            part = np.arange(count) // max(self.spec.count, 1)
-            values = np.where(part == rank, values, 0)
-        return values.astype(self.spec.dtype or "uint8")
-
-    def expected(self, rank: int, n: int) -> Array:
-        """What it holds after it, by the definition; for reduce_scatter only one's own part."""
-        regions = [self.region(r, n).astype("float64") for r in range(n)]
-        kind = self.spec.collective
-        if kind == "broadcast":
-            result = regions[self.spec.root]
-        elif kind == "all_gather":
-            result = np.stack(regions).sum(0)
-        elif kind == "barrier":
-            result = np.zeros(0)
-        else:
-            result = _REDUCE[self.spec.reduce_op](np.stack(regions))
-        if kind == "reduce_scatter":
-            result = result[rank * self.spec.count : (rank + 1) * self.spec.count]
-        return np.asarray(result).astype(self.spec.dtype or "uint8")
-
-    def result_of(self, region: Array, rank: int) -> Array:
-        """The part of the region that is the result."""
-        if self.spec.collective == "reduce_scatter":
-            return region[rank * self.spec.count : (rank + 1) * self.spec.count]
-        return region
-
-
-_REDUCE = {
-    "sum": lambda stack: stack.sum(0),
-    "prod": lambda stack: stack.prod(0),
-    "min": lambda stack: stack.min(0),
-    "max": lambda stack: stack.max(0),
-}
 
 
 @dataclass(slots=True)
@@ -104,29 +60,6 @@ class Outcome:
     errors: list[tuple[int, int, RingdError]] = field(default_factory=list)
 
 
-def draw_calls(rng: random.Random, n: int) -> list[Call]:
-    """A program: collectives, algorithms, dtypes and sizes, empty and tiny ones among them."""
-    calls = []
-    for salt in range(rng.randint(3, 12)):
-        collective = rng.choice(list(ALGORITHMS))
-        reducing = collective in ("all_reduce", "reduce_scatter")
-        # 5 to the power of 5 ranks is exact in float16, too.
-        calls.append(
-            Call(
-                OpSpec(
-                    collective,
-                    "" if collective == "barrier" else rng.choice(DTYPES),
-                    rng.choice(list(_REDUCE)) if reducing else "",
-                    () if collective == "barrier" else (rng.choice(COUNTS),),
-                    root=rng.randrange(n) if collective == "broadcast" else -1,
-                    algorithm=rng.choice(ALGORITHMS[collective]),
-                ),
-                salt,
-            )
-        )
-    return calls
-
-
 class Scenario:
     """A job with a fault, drawn from a seed."""
 
@@ -136,8 +69,8 @@ class Scenario:
         self.n = n or rng.randint(2, 5)
         self.fault = fault or rng.choice(FAULTS)
         self.victim = rng.randrange(self.n)
-        self.calls = draw_calls(rng, self.n)
-        self.at_call = rng.randrange(len(self.calls))
+        self.steps = draw_program(rng, self.n)
+        self.at_step = rng.randrange(len(self.steps))
         self.window = rng.randint(1, 4)
         self.outcome = Outcome(seed, self.n, self.fault, self.victim)
         self.loop = VirtualLoop(time_limit_s=3600.0, step_limit=5_000_000)
@@ -180,7 +113,7 @@ class Scenario:
         """The scenario in a line, with the command that replays it."""
         return (
             f"seed {self.outcome.seed}: n={self.n} fault={self.fault} victim={self.victim} "
-            f"at call {self.at_call} (replay: python -m ringd.sim --seed {self.outcome.seed})"
+            f"at step {self.at_step} (replay: python -m ringd.sim --seed {self.outcome.seed})"
         )
 
     async def _main(self) -> None:
@@ -198,22 +131,44 @@ class Scenario:
         await self.cluster.stop()
 
     async def _program(self, trainer: SimTrainer) -> None:
-        """One rank's calls, up to ``window`` of them in flight."""
+        """One rank's calls, up to ``window`` steps of them in flight."""
         rank = trainer.node.rank
-        flying: list[asyncio.Task[bool]] = []
-        for index, call in enumerate(self.calls):
-            if rank == self.victim and index == self.at_call:
+        flying: list[asyncio.Task[None]] = []
+        groups: list[int | None] = []
+        for index, step in enumerate(self.steps):
+            if rank == self.victim and index == self.at_step:
                 await self._strike(trainer)
             while len(flying) >= self.window:
                 await flying.pop(0)
             if not self._takes_part(rank, index):
                 break
-            flying.append(asyncio.create_task(self._call(trainer, index, call)))
+            if isinstance(step, NewGroup):
+                groups.append(await self._new_group(trainer, index, step))
+                continue
+            work = self._work(trainer, index, step, groups)
+            if work is not None:
+                flying.append(asyncio.create_task(work))
+                await asyncio.sleep(0)  # it begins now: the order of calls is that of the steps
         await asyncio.gather(*flying)
+
+    def _work(
+        self, trainer: SimTrainer, index: int, step: Step, groups: list[int | None]
+    ) -> Coroutine[Any, Any, None] | None:
+        """What this rank does in a step; None: nothing."""
+        rank = trainer.node.rank
+        if isinstance(step, Exchange):
+            return self._exchange(trainer, index, step)
+        if isinstance(step, Call):
+            return self._call(trainer, index, step, step.spec)
+        assert isinstance(step, InGroup)
+        number = groups[step.index]
+        if number is None or rank not in step.call.members:
+            return None
+        return self._call(trainer, index, step.call, replace(step.call.spec, group=number))
 
     def _takes_part(self, rank: int, index: int) -> bool:
         gone = self.fault in ("crash", "silence", "trainer dies")
-        return not (gone and rank == self.victim and index >= self.at_call)
+        return not (gone and rank == self.victim and index >= self.at_step)
 
     async def _strike(self, trainer: SimTrainer) -> None:
         """The fault, at a random moment of the operation that the others have begun."""
@@ -236,36 +191,73 @@ class Scenario:
             other = host((self.victim + 1) % self.n)
             self.network.delay(name, other, self.rng.uniform(0.001, 0.3))
 
-    async def _call(self, trainer: SimTrainer, index: int, call: Call) -> bool:
+    async def _new_group(self, trainer: SimTrainer, index: int, step: NewGroup) -> int | None:
+        """The number of the new group; None: this rank is no member, or it failed."""
+        region = np.zeros(1, "int64")
+        error, _ = await self._timed(trainer, index, step.spec(), region, None)
+        if error is not None or trainer.node.rank not in step.members:
+            return None
+        return int(region[0])
+
+    async def _call(self, trainer: SimTrainer, index: int, call: Call, spec: OpSpec) -> None:
+        place = call.members.index(trainer.node.rank)
+        region = call.region(place)
+        error, _ = await self._timed(trainer, index, spec, region, call.splits(place))
+        if error is None and not np.array_equal(
+            call.result_of(region, place), call.expected(place)
+        ):
+            raise WrongOutcome(f"rank {trainer.node.rank} step {index} ({spec}): wrong result")
+
+    async def _exchange(self, trainer: SimTrainer, index: int, step: Exchange) -> None:
+        """Post this rank's sends and receives; same tags meet in the order in which they stand."""
         rank = trainer.node.rank
-        region = call.region(rank, self.n)
-        view = memoryview(region.data).cast("B") if region.size else memoryview(b"")
+        await asyncio.gather(
+            *(self._send(trainer, index, m) for m in step.messages if m.source == rank),
+            *(self._receive(trainer, index, m) for m in step.messages if m.dest == rank),
+        )
+
+    async def _send(self, trainer: SimTrainer, index: int, message: Message) -> None:
+        await self._timed(trainer, index, message.spec(SEND), message.data(), message.tag)
+
+    async def _receive(self, trainer: SimTrainer, index: int, message: Message) -> None:
+        region = values(message.count, 1, message.dtype)
+        error, source = await self._timed(trainer, index, message.spec(RECV), region, message.tag)
+        if error is not None:
+            return
+        if source != message.source or not np.array_equal(region, message.data()):
+            raise WrongOutcome(
+                f"rank {trainer.node.rank} step {index} ({message}): wrong message from {source}"
+            )
+
+    async def _timed(
+        self, trainer: SimTrainer, index: int, spec: OpSpec, region: Array, local: Local
+    ) -> tuple[RingdError | None, int | None]:
+        """Make a call; it must end by its deadline, and an error must be one that is explained."""
+        rank = trainer.node.rank
+        view = memoryview(region.view("uint8").data).cast("B") if region.size else memoryview(b"")
         begun = self.loop.time()
-        error = await trainer.call(call.spec, view, TIMEOUT_S)
+        error, result = await trainer.call(spec, view, TIMEOUT_S, local)
         took_s = self.loop.time() - begun
         if took_s > TIMEOUT_S + SLACK_S:
-            raise WrongOutcome(f"rank {rank} call {index} took {took_s:.3f} s: {error}")
+            raise WrongOutcome(f"rank {rank} step {index} took {took_s:.3f} s: {error}")
         if error is None:
-            result = call.result_of(region, rank)
-            if not np.array_equal(result, call.expected(rank, self.n)):
-                raise WrongOutcome(f"rank {rank} call {index} ({call.spec}): wrong result")
             self.outcome.completed += 1
-            return True
-        self.outcome.failed += 1
-        self.outcome.errors.append((rank, index, error))
-        self._judge(rank, index, error)
-        return False
+        else:
+            self.outcome.failed += 1
+            self.outcome.errors.append((rank, index, error))
+            self._judge(rank, index, error)
+        return error, result
 
     def _judge(self, rank: int, index: int, error: RingdError) -> None:
         """An error must be one that the fault explains, and blame nobody who is well."""
         if self.fault == "delay" and isinstance(error, CollectiveTimeoutError):
             return  # a pipe of a kilobyte and a third of a second is slower than the deadline
         if self.fault in ("none", "late", "delay", "resume"):
-            raise WrongOutcome(f"rank {rank} call {index}: {type(error).__name__}: {error}")
+            raise WrongOutcome(f"rank {rank} step {index}: {type(error).__name__}: {error}")
         if not isinstance(error, EXPECTED_ERRORS):
-            raise WrongOutcome(f"rank {rank} call {index}: {type(error).__name__}: {error}")
+            raise WrongOutcome(f"rank {rank} step {index}: {type(error).__name__}: {error}")
         if isinstance(error, PeerLostError) and rank != self.victim and error.rank != self.victim:
-            raise WrongOutcome(f"rank {rank} call {index} blames rank {error.rank}: {error}")
+            raise WrongOutcome(f"rank {rank} step {index} blames rank {error.rank}: {error}")
 
 
 def _livable_weather(rng: random.Random) -> SeededWeather:

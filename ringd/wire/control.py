@@ -7,9 +7,9 @@ Daemon to rendezvous::
     join        address [host, port], version, pid, host, sizes [segment, eager] in bytes
     attach      attempt               a trainer asks to take part; attempts count from 1
     detach      how: "goodbye" | "died" | "raised" | "gave_up", detail, next_seq,
-                epoch (0: not started)
+                groups [[group, next_seq], ...] (the world's is next_seq), epoch (0: not started)
     link_lost   peer, reason, epoch   a data connection ended without a goodbye
-    op_failed   epoch, group, seq, error
+    op_failed   epoch, group, lowest, seq, error    lowest: the lowest rank of that group
     want_link   peer                  ask the lower rank to dial us
     heartbeat
     status      request               a client asks for the whole group's state
@@ -20,9 +20,9 @@ Rendezvous to daemon::
 
     members     members [[rank, host, port], ...]   all daemons are here (again)
     start       epoch, attempt        all trainers are attached; attempt: the one that takes part
-    abort       epoch, group, seq, error
+    abort       epoch, group, lowest, seq, error
     lost        rank, case, detail, epoch, link     link [a, b]: a lost b; nil: not a link
-    left        rank, epoch, next_seq  its trainer said goodbye before operation next_seq
+    left        rank, epoch, next_seq, groups       its trainer said goodbye before those calls
     dial        peer
     waiting     joined [ranks], attached [ranks]    who is here, so that a timeout can say it
     refused     text                  the group can't form as it is

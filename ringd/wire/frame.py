@@ -54,11 +54,14 @@ class Kind(IntEnum):
     CONTROL = 8
     """Between a daemon and the rendezvous: a msgpack map with "type"."""
     ENVELOPE = 16
-    """Announces an operation, without payload: [epoch, seq, spec, remaining_ms]."""
+    """Announces an operation, without payload: [epoch, seq, *introduction].
+
+    An introduction is spec, remaining_ms and, for all_to_all, [to you, from you] in rows.
+    """
     DATA = 17
-    """A segment: [epoch, seq, index] or [epoch, seq, index, spec, remaining_ms]."""
+    """A segment: [epoch, seq, index] or [epoch, seq, index, *introduction]."""
     CREDIT = 18
-    """The receiver has room: [epoch, seq, items] or with spec and remaining_ms behind."""
+    """The receiver has room: [epoch, seq, items] or [epoch, seq, items, *introduction]."""
     ACK = 19
     """Only the preamble's ack."""
     ABORT = 20
@@ -67,6 +70,24 @@ class Kind(IntEnum):
     """The peer leaves on purpose: [epoch]."""
     PING = 22
     PONG = 23
+    MESSAGE = 24
+    """A small point-to-point message: [epoch, number, tag, spec, remaining_ms], and its payload."""
+    OFFER = 25
+    """A larger one, without its payload: [epoch, number, tag, spec, remaining_ms]."""
+    TAKE = 26
+    """The receiver of an offer has a place for it: [epoch, number]."""
+    PART = 27
+    """A segment of an offered message: [epoch, number, index]."""
+    REVOKE = 28
+    """A message ends with an error: [epoch, number, by_sender, error map]."""
+    TAKEN = 29
+    """How much of what was sent as MESSAGE has been received, in all: [epoch, messages, bytes]."""
+    LEFT = 30
+    """The trainer said goodbye: no message follows in [epoch]."""
+    IDLE = 31
+    """No group of ours needs this link any more, and nothing follows until you answer: []."""
+    BUSY = 32
+    """The answer to IDLE where the link is needed: []. Otherwise it is a goodbye."""
 
 
 _KINDS = frozenset(int(k) for k in Kind)

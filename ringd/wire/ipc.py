@@ -5,8 +5,9 @@ Client to daemon::
     [HELLO, {"version", "role": "trainer" | "observer", "timeout_s"}]
     [SEGMENT, segment, size_bytes]                   + one file descriptor
     [DROP_SEGMENT, segment]
-    [SUBMIT, request, spec, timeout_s, recv_timeout_s, segment, offset]
+    [SUBMIT, request, spec, timeout_s, recv_timeout_s, segment, offset, local]
     [POISON, request, spec, error]                   the call was refused locally
+    [FREE_GROUP, group]                              no call on it follows
     [STATUS, request, scope]                         scope: "daemon" | "group"
     [GOODBYE, {"how": "closed" | "raised", "detail": str}]
 
@@ -14,12 +15,15 @@ Daemon to client::
 
     [WELCOME, {...}]                                 all trainers are attached
     [REFUSED, error]
-    [DONE, request, error | None]                    the region is the client's again
+    [DONE, request, error | None, result]            the region is the client's again
     [STATUS_REPLY, request, status]             {"error", "self"} without a rendezvous
     [BYE]                                            the daemon ends
 
 ``spec`` is :attr:`OpSpec.packed`; ``segment`` and ``offset`` say where the working region
-starts (segment 0: none, for an empty region). Times are seconds; None or 0: the default.
+starts (segment 0: none, for an empty region; see ``ringd.schedules.layout`` for what lies in it).
+Times are seconds; None or 0: the default. ``local`` is what may differ between ranks: of all_to_all
+the rows for each rank and then from each rank, of send and recv the tag, else None. ``result`` is
+the sender's rank for recv, else None.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ import msgpack
 VERSION = 1
 MAX_MESSAGE_BYTES = 128 * 1024
 
-HELLO, SEGMENT, DROP_SEGMENT, SUBMIT, POISON, STATUS, GOODBYE = range(1, 8)
+HELLO, SEGMENT, DROP_SEGMENT, SUBMIT, POISON, STATUS, GOODBYE, FREE_GROUP = range(1, 9)
 WELCOME, REFUSED, DONE, STATUS_REPLY, BYE = range(65, 70)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ringd.engine.engine import Engine, EngineOptions
+from ringd.engine.engine import Engine, EngineOptions, Local
 from ringd.errors import RingdError
+from ringd.schedules.layout import region_of
 from ringd.sim.clock import VirtualLoop
 from ringd.sim.cluster import Cluster, SimTrainer, host
 from ringd.sim.weather import CalmWeather
@@ -27,6 +28,11 @@ ALL_REDUCE = OpSpec("all_reduce", "float32", "sum", (5,))
 BARRIER = OpSpec("barrier", "", "", ())
 
 
+def splits_of(local: Local) -> tuple[int, ...]:
+    """The splits of an all_to_all; () elsewhere."""
+    return local if isinstance(local, tuple) else ()
+
+
 @dataclass
 class Ended:
     """How a call ended, and when."""
@@ -35,6 +41,7 @@ class Ended:
     array: Array
     began: float
     at: float
+    result: int | None = None
 
     @property
     def took_s(self) -> float:
@@ -102,17 +109,20 @@ class Scene:
         *,
         timeout_s: float = 60.0,
         recv_timeout_s: float = 0.0,
+        local: Local = None,
     ) -> asyncio.Future[Ended]:
         """Begin a call on one rank; its region is ``array``, or rank + 1 everywhere."""
         if array is None:
-            count = spec.region_count(self.n)
+            group = self.engine(rank).groups.numbered(spec.group)
+            assert group is not None
+            count = region_of(spec, group.rank, group.size, splits_of(local)).count
             array = np.full(count, rank + 1).astype(spec.dtype or "uint8")
         future: asyncio.Future[Ended] = self.loop.create_future()
         view = memoryview(array).cast("B") if array.size else memoryview(b"")
         began = self.loop.time()
 
-        def done(error: RingdError | None) -> None:
-            future.set_result(Ended(error, array, began, self.loop.time()))
+        def done(error: RingdError | None, result: int | None) -> None:
+            future.set_result(Ended(error, array, began, self.loop.time(), result))
 
         self.engine(rank).submit(
             spec.packed,
@@ -120,6 +130,7 @@ class Scene:
             done,
             timeout_s=timeout_s,
             recv_timeout_s=recv_timeout_s,
+            local=local,
         )
         return future
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from ringd.sim.scenario import Call
+from ringd.schedules.layout import region_of
+from ringd.sim.calls import Call
 from ringd.sim.weather import Climate, SeededWeather
-from ringd.vocabulary import ALGORITHMS, OpSpec
+from ringd.vocabulary import ALGORITHMS, IN_PARTS, REDUCING, ROOTED, OpSpec
 from tests.engine.scene import Array, Ended, Scene
 
 ROUGH = Climate(
@@ -30,23 +32,38 @@ def rough(seed: int) -> SeededWeather:
 
 
 def all_calls(n: int, count: int) -> list[Call]:
-    specs = []
+    """Every collective by every algorithm; parts and rows are uneven, some of them empty."""
+    calls: list[Call] = []
+    everybody = tuple(range(n))
     for collective, algorithms in ALGORITHMS.items():
-        reducing = collective in ("all_reduce", "reduce_scatter")
+        if collective == "new_group":
+            continue
         for algorithm in algorithms:
             for dtype in ("float32", "int64", "float16"):
-                shape = () if collective == "barrier" else (count,)
-                specs.append(
-                    OpSpec(
-                        collective,
-                        "" if collective == "barrier" else dtype,
-                        "max" if reducing and dtype == "int64" else "sum" if reducing else "",
-                        shape,
-                        root=n // 2 if collective == "broadcast" else -1,
-                        algorithm=algorithm,
-                    )
+                reduce_op = (
+                    "" if collective not in REDUCING else "max" if dtype == "int64" else "sum"
                 )
-    return [Call(spec, salt) for salt, spec in enumerate(specs)]
+                spec = OpSpec(
+                    collective,
+                    "" if collective == "barrier" else dtype,
+                    reduce_op,
+                    () if collective == "barrier" else (count,),
+                    root=n // 2 if collective in ROOTED else -1,
+                    algorithm=algorithm,
+                )
+                rows: tuple[tuple[int, ...], ...] = ()
+                if collective == "all_to_all":
+                    spec = replace(spec, shape=(2,))
+                    rows = tuple(
+                        tuple(count * ((a + 2 * b) % 3) // (2 * n) for b in everybody)
+                        for a in everybody
+                    )
+                elif collective in IN_PARTS and dtype == "int64":
+                    spec = replace(
+                        spec, shape=(3,), counts=tuple(count * (r % 3) // 9 for r in everybody)
+                    )
+                calls.append(Call(spec, len(calls), everybody, rows))
+    return calls
 
 
 @pytest.mark.parametrize(("n", "count"), [(7, 1), (7, 1000), (7, 40_000), (2, 70_000), (5, 9001)])
@@ -59,8 +76,9 @@ def test_every_algorithm_gives_exact_results_with_six_operations_in_flight(
         async def program(rank: int) -> None:
             flying = []
             for call in all_calls(n, count):
-                region = call.region(rank, n)
-                flying.append((call, region, scene.call(rank, call.spec, region)))
+                region = call.region(rank)
+                future = scene.call(rank, call.spec, region, local=call.splits(rank))
+                flying.append((call, region, future))
                 if len(flying) > 5:
                     await land(rank, *flying.pop(0))
             for one in flying:
@@ -70,7 +88,7 @@ def test_every_algorithm_gives_exact_results_with_six_operations_in_flight(
             ended = await future
             assert ended.error is None, (call.spec, ended.error)
             result = call.result_of(region, rank)
-            assert np.array_equal(result, call.expected(rank, n)), (rank, call.spec)
+            assert np.array_equal(result, call.expected(rank)), (rank, call.spec)
 
         await asyncio.gather(*(program(rank) for rank in range(n)))
 
@@ -82,12 +100,16 @@ def test_two_landings_that_pause_halfway_do_not_share_their_scratch_memory() -> 
     n, count = 5, 60_000
     scene = Scene(n, weather=rough(3), pipe_bytes=16 * 1024, inline_bytes=1024)
     calls = [
-        Call(OpSpec("all_reduce", "float64", "sum", (count,), algorithm=algorithm), salt)
+        Call(
+            OpSpec("all_reduce", "float64", "sum", (count,), algorithm=algorithm),
+            salt,
+            tuple(range(n)),
+        )
         for salt, algorithm in enumerate(("tree", "ring", "tree", "ring"))
     ]
 
     async def main() -> None:
-        regions = [[call.region(rank, n) for call in calls] for rank in range(n)]
+        regions = [[call.region(rank) for call in calls] for rank in range(n)]
         futures = [
             scene.call(rank, call.spec, region)
             for rank in range(n)
@@ -97,7 +119,7 @@ def test_two_landings_that_pause_halfway_do_not_share_their_scratch_memory() -> 
             assert ended.error is None
         for rank in range(n):
             for call, region in zip(calls, regions[rank], strict=True):
-                assert np.array_equal(region, call.expected(rank, n)), (rank, call.spec)
+                assert np.array_equal(region, call.expected(rank)), (rank, call.spec)
 
     scene.run(main)
 
@@ -119,27 +141,34 @@ def left_fold(n: int, count: int, dtype: str) -> Array:
 def test_deterministic_gives_the_left_fold_whatever_segments_and_algorithm(
     n: int, dtype: str
 ) -> None:
-    count = 5000
-    expected = left_fold(n, count, dtype).tobytes()
+    count = 5000 - 5000 % n
+    expected = left_fold(n, count, dtype)
+    plain = OpSpec("all_reduce", dtype, "sum", (count,), deterministic=True)
+    calls = [replace(plain, algorithm=a) for a in ("auto", "direct", "exchange", "chain")]
+    reduce = replace(plain, collective="reduce", root=1)
+    calls += [replace(reduce, algorithm=a) for a in ("auto", "direct", "chain")]
+    scatter = replace(plain, collective="reduce_scatter", shape=(count // n,))
+    calls += [replace(scatter, algorithm=a) for a in ("auto", "direct")]
     for segment_bytes, eager_bytes in ((64, 0), (1024, 256), (1 << 20, 1 << 16)):
-        for algorithm in ("auto", "direct", "exchange"):
-            spec = OpSpec(
-                "all_reduce", dtype, "sum", (count,), algorithm=algorithm, deterministic=True
-            )
+        for spec in calls:
             scene = Scene(n, weather=rough(1), segment_bytes=segment_bytes, eager_bytes=eager_bytes)
 
             async def main(scene: Scene = scene, spec: OpSpec = spec) -> None:
                 futures = [scene.call(r, spec, irregular(r, count, dtype)) for r in range(n)]
-                for ended in await scene.all(futures):
+                for rank, ended in enumerate(await scene.all(futures)):
                     assert ended.error is None
-                    assert ended.array.tobytes() == expected
+                    start, length = region_of(spec, rank, n).result
+                    got, due = (x[start : start + length] for x in (ended.array, expected))
+                    assert got.tobytes() == due.tobytes()
 
             scene.run(main)
 
 
 @pytest.mark.parametrize("n", [2, 3, 5, 7])
-@pytest.mark.parametrize("algorithm", ["ring", "tree"])
-def test_n10_ring_and_tree_give_all_ranks_the_same_bits_and_again_when_repeated(
+@pytest.mark.parametrize(
+    "algorithm", ["ring", "tree", "recursive_doubling", "halving_doubling", "chain"]
+)
+def test_n10_every_algorithm_gives_all_ranks_the_same_bits_and_again_when_repeated(
     n: int, algorithm: str
 ) -> None:
     spec = OpSpec("all_reduce", "float32", "sum", (1000,), algorithm=algorithm)

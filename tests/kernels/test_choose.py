@@ -7,10 +7,10 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 
-from ringd.errors import InvalidArgumentError, UnsupportedTypeError
+from ringd.errors import InvalidArgumentError, UnsupportedReductionError, UnsupportedTypeError
 from ringd.kernels import kernel_for, loader
 from ringd.kernels.numpy_kernels import NUMPY_CONVERSIONS, NativeKernel, WideningKernel
-from ringd.vocabulary import DTYPES
+from ringd.vocabulary import DTYPES, REDUCE_OPS, reductions
 from tests.kernels.reference import NATIVE, PAIRS, SIXTEEN_BIT, storage_of
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
@@ -54,15 +54,25 @@ def test_native_types_never_need_torch(dtype: str, monkeypatch: pytest.MonkeyPat
     assert isinstance(kernel_for(dtype, "sum", 2, every_rank_folds=False), NativeKernel)
 
 
-@pytest.mark.parametrize("dtype", ["int32", "int64"])
-def test_integers_have_no_average(dtype: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=dtype):
-        kernel_for(dtype, "avg", 2, every_rank_folds=False)
+def test_the_pairs_of_these_tests_are_all_that_there_are() -> None:
+    assert set(PAIRS) == {(dtype, op) for dtype in DTYPES for op in reductions(dtype)}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "op"), [(d, op) for d in DTYPES for op in REDUCE_OPS if (d, op) not in PAIRS]
+)
+def test_what_a_dtype_does_not_have_is_refused_and_the_next_question_is_answered(
+    dtype: str, op: str
+) -> None:
+    for kind in (TypeError, ValueError, UnsupportedReductionError):
+        with pytest.raises(kind, match=f"op {op} is not defined for {dtype}"):
+            kernel_for(dtype, op, 2, every_rank_folds=False)
+    assert kernel_for("int64", "bxor", 2, every_rank_folds=False).reduce_op == "bxor"
 
 
 def test_unknown_names_and_an_empty_world_are_refused() -> None:
-    with pytest.raises(UnsupportedTypeError, match="int8"):
-        kernel_for("int8", "sum", 2, every_rank_folds=False)
+    with pytest.raises(UnsupportedTypeError, match="int128"):
+        kernel_for("int128", "sum", 2, every_rank_folds=False)
     with pytest.raises(InvalidArgumentError, match="xor"):
         kernel_for("int32", "xor", 2, every_rank_folds=False)
     with pytest.raises(InvalidArgumentError, match="world size of 0"):

@@ -3,7 +3,7 @@
 import pytest
 
 from ringd.schedules.build import build, build_group
-from ringd.vocabulary import ALGORITHMS
+from ringd.vocabulary import ALGORITHMS, REDUCING, ROOTED
 
 PAIRS = [
     (collective, algorithm)
@@ -25,7 +25,7 @@ def test_a_rank_alone_has_nothing_to_do(collective: str, algorithm: str) -> None
     schedule = build(collective, algorithm, rank=0, world_size=1, root=0)
     assert schedule.rounds == ()
     assert schedule.n_chunks == 1
-    reduces = collective in ("all_reduce", "reduce_scatter", "barrier")
+    reduces = collective in (*REDUCING, "barrier")
     assert schedule.owned == ((0,) if reduces else ())
 
 
@@ -67,6 +67,14 @@ def test_a_rank_outside_the_group_is_refused(rank: int, world_size: int) -> None
 
 
 @pytest.mark.parametrize("root", [-1, 2])
-def test_a_broadcast_needs_a_root_in_the_group(root: int) -> None:
+@pytest.mark.parametrize("collective", sorted(ROOTED))
+def test_a_rooted_collective_needs_a_root_in_the_group(collective: str, root: int) -> None:
     with pytest.raises(ValueError, match=f"root {root} is not in a group of 2"):
-        build("broadcast", "tree", rank=0, world_size=2, root=root)
+        build(collective, "tree", rank=0, world_size=2, root=root)
+
+
+@pytest.mark.parametrize("algorithm", ["exchange", "tree"])
+def test_a_new_group_is_agreed_on_like_an_all_reduce(algorithm: str) -> None:
+    agreed = build("new_group", algorithm, rank=2, world_size=5)
+    assert agreed.collective == "new_group"
+    assert agreed.rounds == build("all_reduce", algorithm, rank=2, world_size=5).rounds

@@ -12,5 +12,5 @@ def test_all_reduce_of_three_is_one_round() -> None:
     assert (schedule.fold, schedule.owned, schedule.n_chunks) == ("rank", (0,), 1)
 
 
-def test_it_sends_from_a_snapshot_as_its_fold_overwrites_what_it_sends() -> None:
-    assert exchange.all_reduce(0, 2).snapshot
+def test_it_is_guarded_as_its_fold_overwrites_what_it_sends() -> None:
+    assert exchange.all_reduce(0, 2).guarded

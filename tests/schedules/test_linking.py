@@ -1,9 +1,18 @@
 """Which send meets which receive, which version it reads, and who waits for whom."""
 
+from dataclasses import replace
+
 import pytest
 
 from ringd.schedules.build import build_group
-from ringd.schedules.linking import ScheduleError, applications, in_order, link
+from ringd.schedules.linking import (
+    SEGMENTS,
+    ScheduleError,
+    applications,
+    in_order,
+    in_segments,
+    link,
+)
 from ringd.schedules.model import Recv, Round, Schedule, Send
 
 
@@ -119,3 +128,105 @@ def test_the_order_puts_what_is_needed_before_what_needs_it() -> None:
             assert message.reads == 0 or needed in done
         done.add((application.rank, application.chunk, application.version))
     assert done == changes.keys()
+
+
+# ---------------------------------------------------------------- pacing
+
+
+def test_a_paced_send_names_the_change_that_it_waits_for() -> None:
+    schedules = build_group("all_to_all", "pairwise", world_size=3)
+    first, second = (m for m in link(schedules) if m.source == 0)
+    assert (first.target, first.after) == (1, None)
+    # In round 0 rank 0 received chunk 6 from rank 2.
+    assert (second.target, second.after) == (2, (0, 6, 1))
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_a_send_after_what_does_not_come_before_is_refused(after: int) -> None:
+    sender = (Round(sends=(Send(1, 0, after=after),), recvs=(Recv(1, 1, "copy"),)),)
+    receiver = (Round(sends=(Send(0, 1),), recvs=(Recv(0, 0, "copy"),)),)
+    with pytest.raises(ScheduleError, match=f"after chunk {after}, which has not come before"):
+        link(group(sender, receiver))
+
+
+def test_ranks_that_pace_each_other_are_a_deadlock() -> None:
+    """Each sends chunk 1 only after the other's, which nothing but the pacing says."""
+
+    def waits_for(peer: int) -> tuple[Round, ...]:
+        return (
+            Round(recvs=(Recv(peer, 1, "reduce"),)),
+            Round(sends=(Send(peer, 0, after=1), Send(peer, 1)), recvs=(Recv(peer, 0, "reduce"),)),
+        )
+
+    def sends_then_receives(peer: int) -> tuple[Round, ...]:
+        return (
+            Round(sends=(Send(peer, 1),)),
+            Round(recvs=(Recv(peer, 0, "reduce"), Recv(peer, 1, "reduce"))),
+            Round(sends=(Send(peer, 0),)),
+        )
+
+    schedules = group(waits_for(1), sends_then_receives(0))
+    messages = link(schedules)
+    in_order(messages, applications(schedules, messages))
+    late = tuple(replace(message, after=(0, 0, 1)) for message in messages if message.source == 0)
+    paced = late + tuple(message for message in messages if message.source == 1)
+    with pytest.raises(ScheduleError, match="deadlock"):
+        in_order(paced, applications(schedules, paced))
+
+
+# ---------------------------------------------------------------- guards
+
+
+def test_two_ranks_that_exchange_a_chunk_need_room_for_what_has_left() -> None:
+    schedules = build_group("all_reduce", "recursive_doubling", world_size=2)
+    messages = link(schedules)
+    order = in_order(messages, applications(schedules, messages), guarded=True)
+    assert sorted(application.rank for application in order) == [0, 1]
+
+
+def test_a_guard_that_waits_for_a_send_that_waits_for_the_change_is_a_deadlock() -> None:
+    """Both send chunk 0 behind chunk 1, in opposite orders; each change waits for its send."""
+    one = (Round((Send(1, 0), Send(1, 1)), (Recv(1, 1, "reduce"), Recv(1, 0, "reduce"))),)
+    other = (Round((Send(0, 1), Send(0, 0)), (Recv(0, 0, "reduce"), Recv(0, 1, "reduce"))),)
+    schedules = group(one, other)
+    messages = link(schedules)
+    changes = applications(schedules, messages)
+    in_order(messages, changes)
+    with pytest.raises(ScheduleError, match="deadlock"):
+        in_order(messages, changes, guarded=True)
+
+
+def test_the_room_of_a_guarded_link_is_a_segments_and_not_a_chunks() -> None:
+    """Rank 0's chunk must have left whole before rank 1 sends what guards its own.
+
+    It would be right if the link to rank 1 could hold a whole chunk.
+    """
+    zero = (
+        Round((Send(1, 0),), (Recv(2, 0, "reduce"),)),
+        Round(sends=(Send(2, 0),)),
+    )
+    one = (
+        Round(recvs=(Recv(2, 1, "reduce"),)),
+        Round((Send(2, 0, after=1),), (Recv(0, 0, "reduce"),)),
+    )
+    two = (
+        Round(sends=(Send(0, 0),)),
+        Round(recvs=(Recv(0, 0, "reduce"),)),
+        Round((Send(1, 1, after=0),), (Recv(1, 0, "reduce"),)),
+    )
+    schedules = group(zero, one, two)
+    messages = link(schedules)
+    in_order(messages, applications(schedules, messages), guarded=True)
+    cut = in_segments(schedules)
+    messages = link(cut)
+    with pytest.raises(ScheduleError, match="deadlock"):
+        in_order(messages, applications(cut, messages), guarded=True)
+
+
+def test_segments_of_a_chunk_pass_in_order_and_pacing_waits_for_the_last() -> None:
+    cut = in_segments(build_group("all_to_all", "pairwise", world_size=3))
+    assert cut[0].n_chunks == 9 * SEGMENTS
+    first, second = cut[0].rounds
+    assert first.sends == tuple(Send(1, 1 * SEGMENTS + i) for i in range(SEGMENTS))
+    last_of_six = 6 * SEGMENTS + SEGMENTS - 1
+    assert [send.after for send in second.sends] == [last_of_six] * SEGMENTS

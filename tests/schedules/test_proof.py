@@ -9,15 +9,21 @@ from ringd.schedules.build import build_group
 from ringd.schedules.formula import steps
 from ringd.schedules.model import Recv, Round, Schedule, Send
 from ringd.schedules.proof import Proof, ScheduleError, prove
-from ringd.vocabulary import ALGORITHMS, DETERMINISTIC_ALGORITHMS, REDUCING
+from ringd.vocabulary import ALGORITHMS, DETERMINISTIC_ALGORITHMS, REDUCING, ROOTED
 
 WORLD_SIZES = range(1, 34)
 PAIRS = [
-    (collective, algorithm)
-    for collective, algorithms in ALGORITHMS.items()
-    for algorithm in algorithms
-    if algorithm != "auto"
+    *(
+        (collective, algorithm)
+        for collective, algorithms in ALGORITHMS.items()
+        for algorithm in algorithms
+        if algorithm != "auto"
+    ),
+    ("new_group", "exchange"),
+    ("new_group", "tree"),
 ]
+NOT_ROUNDED = ("barrier", "new_group")
+"""They are folded, and of no 16-bit type."""
 
 Group = tuple[Schedule, ...]
 
@@ -33,6 +39,13 @@ def in_all(group: Group, **changes: object) -> Group:
     return tuple(replace(schedule, **changes) for schedule in group)  # type: ignore[arg-type]
 
 
+def roots_of(collective: str, n: int) -> set[int]:
+    """All of a small group; of a large one the ends, the middle and one that is none of them."""
+    if collective not in ROOTED:
+        return {-1}
+    return set(range(n)) if n <= 8 else {0, n // 3, n // 2, n - 1}
+
+
 # ---------------------------------------------------------------- what holds
 
 
@@ -42,12 +55,11 @@ def test_every_schedule_is_right_for_1_to_33_ranks(
     collective: str, algorithm: str, widened: bool
 ) -> None:
     for n in WORLD_SIZES:
-        roots = {0, n // 2, n - 1} if collective == "broadcast" else {-1}
-        for root in roots:
+        for root in roots_of(collective, n):
             group = build_group(collective, algorithm, world_size=n, root=root, widened=widened)
             proof = prove(group, root=root)
-            assert proof.n_rounds == steps(collective, algorithm, n)
-            assert proof.rounds_once or not widened or collective == "barrier"
+            assert proof.n_rounds == steps(collective, algorithm, n, root=root)
+            assert proof.rounds_once or not widened or collective in NOT_ROUNDED
 
 
 @pytest.mark.parametrize(
@@ -56,8 +68,16 @@ def test_every_schedule_is_right_for_1_to_33_ranks(
 def test_deterministic_algorithms_and_only_they_fold_in_rank_order(
     collective: str, algorithm: str
 ) -> None:
-    proof = prove(build_group(collective, algorithm, world_size=7))
-    assert proof.in_rank_order == (algorithm in DETERMINISTIC_ALGORITHMS)
+    for n in (4, 5, 7):
+        for root in roots_of(collective, n):
+            proof = prove(build_group(collective, algorithm, world_size=n, root=root), root=root)
+            assert proof.in_rank_order == (algorithm in DETERMINISTIC_ALGORITHMS)
+
+
+def test_a_fold_that_begins_with_a_fold_continues_it() -> None:
+    """Of three ranks, 0 and 1 are a pair, and rank 2 comes after: the left fold, in two steps."""
+    proof = prove(build_group("all_reduce", "recursive_doubling", world_size=3))
+    assert proof.in_rank_order
 
 
 def test_without_widening_a_ring_would_round_on_the_way() -> None:
@@ -109,45 +129,22 @@ def test_a_contribution_that_is_missing_is_refused() -> None:
         prove(broken)
 
 
-def test_an_exchange_without_a_snapshot_is_refused() -> None:
-    group = in_all(build_group("all_reduce", "exchange", world_size=2), snapshot=False)
-    with pytest.raises(ScheduleError, match="may still read it: it needs a snapshot"):
+@pytest.mark.parametrize("algorithm", ["exchange", "recursive_doubling"])
+def test_what_changes_while_it_is_sent_must_be_guarded(algorithm: str) -> None:
+    group = in_all(build_group("all_reduce", algorithm, world_size=4), guarded=False)
+    with pytest.raises(ScheduleError, match="may still read it: it must be guarded"):
         prove(group)
 
 
-def recursive_doubling(*, snapshot: bool) -> Group:
-    """Four ranks fold with rank^1, then with rank^2: one chunk, sent and overwritten at once."""
-    return tuple(
-        Schedule(
-            "all_reduce",
-            "tree",
-            rank,
-            4,
-            1,
-            tuple(
-                Round((Send(rank ^ bit, 0),), (Recv(rank ^ bit, 0, "reduce"),)) for bit in (1, 2)
-            ),
-            fold="round",
-            owned=(0,),
-            snapshot=snapshot,
-        )
-        for rank in range(4)
-    )
+def test_ranks_that_differ_in_their_guard_are_refused() -> None:
+    first, second = build_group("all_reduce", "exchange", world_size=2)
+    with pytest.raises(ScheduleError, match="ranks 0 and 1 differ"):
+        prove((first, replace(second, guarded=False)))
 
 
-def test_overwriting_what_a_slow_peer_has_not_taken_is_refused() -> None:
-    with pytest.raises(ScheduleError, match="overwritten while the send of chunk 0"):
-        prove(recursive_doubling(snapshot=False))
-
-
-def test_a_snapshot_does_not_have_later_versions() -> None:
-    with pytest.raises(ScheduleError, match="a snapshot only has it as it was at the start"):
-        prove(recursive_doubling(snapshot=True))
-
-
-def test_causality_frees_a_chunk_without_a_snapshot() -> None:
+def test_causality_frees_a_chunk_without_a_guard() -> None:
     """Direct overwrites chunks that it sent: their owners' answers show that they were taken."""
-    assert not any(s.snapshot for s in build_group("all_reduce", "direct", world_size=3))
+    assert not any(s.guarded for s in build_group("all_reduce", "direct", world_size=3))
     prove(build_group("all_reduce", "direct", world_size=3))
 
 
@@ -179,6 +176,19 @@ def test_a_chunk_that_is_finished_too_early_is_refused() -> None:
         prove(group)
 
 
+def test_a_chunk_is_finished_by_its_last_reduction_only() -> None:
+    """Recursive doubling reduces into the chunk twice, and sends it between."""
+    group = build_group("all_reduce", "recursive_doubling", world_size=4, widened=True)
+    assert prove(group).rounds_once
+
+
+def test_an_owned_chunk_is_not_overwritten_by_a_copy() -> None:
+    group = build_group("reduce", "chain", world_size=3, root=0)
+    owned_at_root = (replace(group[0], owned=(0,)), *group[1:])
+    with pytest.raises(ScheduleError, match="chunk 0 of rank 0 is owned there, but a copy"):
+        prove(owned_at_root, root=0)
+
+
 def test_a_chunk_that_is_owned_where_nothing_is_reduced_into_it_is_refused() -> None:
     group = build_group("reduce_scatter", "direct", world_size=3)
     group = (replace(group[0], owned=(0, 1)), *group[1:])
@@ -203,6 +213,42 @@ def test_a_rank_that_never_gets_the_data_is_refused() -> None:
     silent = in_all(group, rounds=(Round(),))
     with pytest.raises(ScheduleError, match="rank 1 ends without chunk 0 finished"):
         prove(silent, root=0)
+
+
+@pytest.mark.parametrize("algorithm", ["tree", "direct"])
+def test_parts_that_do_not_reach_the_root_are_refused(algorithm: str) -> None:
+    group = build_group("gather", algorithm, world_size=2, root=0)
+    with pytest.raises(ScheduleError, match="rank 0 ends without chunk 1 finished"):
+        prove(in_all(group, rounds=()), root=0)
+    group = build_group("scatter", algorithm, world_size=2, root=0)
+    with pytest.raises(ScheduleError, match="rank 1 ends without chunk 1 finished"):
+        prove(in_all(group, rounds=()), root=0)
+
+
+def test_a_reduce_to_another_root_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="rank 1 ends without chunk 0 finished"):
+        prove(build_group("reduce", "direct", world_size=3, root=0), root=1)
+
+
+def test_an_all_to_all_that_forgets_a_pair_is_refused() -> None:
+    group = build_group("all_to_all", "direct", world_size=3)
+    forgetful = edited(group, 0, lambda r: replace(r, sends=r.sends[:1]))
+    forgetful = edited(forgetful, 2, lambda r: replace(r, recvs=r.recvs[:1]))
+    with pytest.raises(ScheduleError, match="rank 2 ends without chunk 2 finished"):
+        prove(forgetful)
+
+
+def test_chunks_are_as_many_as_the_collective_says() -> None:
+    group = in_all(build_group("all_to_all", "direct", world_size=3), n_chunks=10)
+    with pytest.raises(ScheduleError, match="all_to_all has 9 chunks, not 10"):
+        prove(group)
+
+
+@pytest.mark.parametrize("collective", sorted(ROOTED))
+def test_a_root_outside_the_group_is_refused(collective: str) -> None:
+    group = build_group(collective, "tree", world_size=2, root=0)
+    with pytest.raises(ScheduleError, match="root 2 is not in a group of 2"):
+        prove(group, root=2)
 
 
 def test_a_send_of_nothing_is_refused() -> None:

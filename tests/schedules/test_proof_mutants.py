@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ringd.schedules.build import build_group
 from ringd.schedules.model import Schedule
 from ringd.schedules.proof import ScheduleError, prove
-from ringd.vocabulary import ALGORITHMS
+from ringd.vocabulary import ALGORITHMS, ROOTED
 
 PAIRS = [
     (collective, algorithm)
@@ -65,7 +65,7 @@ class Specimen:
 def specimens(draw: st.DrawFn) -> Specimen:
     collective, algorithm = draw(st.sampled_from(PAIRS))
     n = draw(st.integers(2, 6))
-    root = draw(st.integers(0, n - 1)) if collective == "broadcast" else -1
+    root = draw(st.integers(0, n - 1)) if collective in ROOTED else -1
     group = build_group(collective, algorithm, world_size=n, root=root, widened=draw(st.booleans()))
     source, target = draw(st.sampled_from(links(group)))
     sent = [

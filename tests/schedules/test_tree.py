@@ -48,3 +48,48 @@ def test_only_what_goes_up_is_wide() -> None:
         Round(recvs=(Recv(0, 0, "copy"),)),
         Round(sends=(Send(3, 0),)),
     )
+
+
+def test_a_reduce_goes_up_to_any_root_and_stops_there() -> None:
+    # From root 3 of five: ranks 3, 4, 0, 1, 2 have the places 0 to 4.
+    at_root = tree.reduce(3, 5, root=3, widened=True)
+    assert [recv for round_ in at_root.rounds for recv in round_.recvs] == [
+        Recv(4, 0, "reduce", wide=True),
+        Recv(0, 0, "reduce", wide=True),
+        Recv(2, 0, "reduce", wide=True),
+    ]
+    assert not any(round_.sends for round_ in at_root.rounds)
+    assert at_root.owned == (0,)
+    assert tree.reduce(0, 5, root=3, widened=False).rounds == (
+        Round(recvs=(Recv(1, 0, "reduce"),)),
+        Round(sends=(Send(3, 0),)),
+        Round(),
+    )
+
+
+def test_a_child_gathers_its_whole_subtree_before_it_sends() -> None:
+    # Place 4 of seven from root 0 has the places 5 and 6 below it.
+    assert tree.gather(4, 7, root=0).rounds == (
+        Round(recvs=(Recv(5, 5, "copy"),)),
+        Round(recvs=(Recv(6, 6, "copy"),)),
+        Round(sends=(Send(0, 4), Send(0, 5), Send(0, 6))),
+    )
+
+
+def test_a_scatter_sends_what_is_passed_on_first() -> None:
+    assert tree.scatter(4, 7, root=0).rounds == (
+        Round(recvs=(Recv(0, 6, "copy"), Recv(0, 5, "copy"), Recv(0, 4, "copy"))),
+        Round(sends=(Send(6, 6),)),
+        Round(sends=(Send(5, 5),)),
+    )
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 5, 7, 8])
+def test_a_part_passes_each_rank_on_its_way_to_the_root_once(world_size: int) -> None:
+    for root in range(world_size):
+        for rank in range(world_size):
+            gathered = tree.gather(rank, world_size, root=root).rounds
+            sent = [send.chunk for round_ in gathered for send in round_.sends]
+            came = [recv.chunk for round_ in gathered for recv in round_.recvs]
+            assert len(set(came)) == len(came)
+            assert sent == ([] if rank == root else [rank, *came])

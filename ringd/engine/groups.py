@@ -1,0 +1,151 @@
+"""The groups of one rank: how they come to be, and how they end (ADR 12)."""
+
+from __future__ import annotations
+
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from ringd.engine import failures
+from ringd.engine.compiler import Compiled, Compiler
+from ringd.engine.group import Group
+from ringd.errors import CollectiveError, GroupFreedError, InvalidArgumentError, RingdError
+from ringd.schedules.select import DEFAULT_THRESHOLDS, Thresholds
+
+if TYPE_CHECKING:
+    from ringd.engine.engine import Engine
+    from ringd.engine.operation import OnDone
+
+MAX_GROUPS = 1024
+MAX_PAST = 4096
+"""Freed groups whose calls are remembered, for peers that are not through with them."""
+MAX_NUMBER = 2**31
+NUMBER = struct.Struct("=q")
+"""A group's number in the region of new_group: an int64 in this machine's order."""
+
+
+class Groups:
+    """The groups of one rank, by stream; the world is always among them.
+
+    A new group's number is the highest that a member proposed, so none of them has used it, and
+    numbers only grow within an epoch.
+    """
+
+    def __init__(self, engine: Engine, bring_torch: Callable[[], None] | None) -> None:
+        self._engine = engine
+        self._bring_torch = bring_torch
+        self._thresholds = DEFAULT_THRESHOLDS
+        self.world = self._make(0, tuple(range(engine.world_size)), epoch=0)
+        self._by_stream = {self.world.stream: self.world}
+        self._floor = 1  # the lowest number that may still come to be
+        self._proposing = False
+        self._past: OrderedDict[int, int] = OrderedDict()
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(list(self._by_stream.values()))
+
+    def __len__(self) -> int:
+        return len(self._by_stream)
+
+    def get(self, stream: int) -> Group | None:
+        """The group of a stream; None: there is none, or not yet, or not any more."""
+        return self._by_stream.get(stream)
+
+    def numbered(self, number: int) -> Group | None:
+        """The group with this number."""
+        return self._by_stream.get(1 + number)
+
+    def is_future(self, stream: int, epoch: int) -> bool:
+        """Whether a group that we do not know may still come to be."""
+        if epoch != self.world.epoch:
+            return epoch > self.world.epoch
+        return stream - 1 >= self._floor
+
+    def next_seqs(self) -> dict[int, int]:
+        """By group, freed ones too, the number of the first call that was not made."""
+        return {**self._past, **{group.number: group.next_seq for group in self}}
+
+    def choose_by(self, thresholds: Thresholds) -> None:
+        """How "auto" chooses, in all groups."""
+        self._thresholds = thresholds
+        for group in self:
+            group.compiler.choose_by(thresholds)
+
+    def found(self, parent: Group, compiled: Compiled, mem: memoryview, on_done: OnDone) -> OnDone:
+        """Propose a number for a new group; it is there when the call on its parent is done.
+
+        Args:
+            mem: the region of the call: the proposal, and in the end the number.
+            on_done: of the call; what is returned takes its place.
+
+        Raises:
+            InvalidArgumentError: another one is being made, or there are too many.
+        """
+        if parent.rank not in compiled.spec.counts:
+            return on_done
+        if self._proposing:
+            raise InvalidArgumentError(
+                "another group is being made on this rank; make one after the other"
+            )
+        if len(self) >= MAX_GROUPS:
+            raise InvalidArgumentError(
+                f"{MAX_GROUPS} groups are open on this rank, the limit; close some first"
+            )
+        self._proposing = True
+        mem[:] = NUMBER.pack(self._floor)
+
+        def founded(error: RingdError | None, _: int | None) -> None:
+            self._proposing = False
+            if error is None:
+                error = self._take(NUMBER.unpack(mem)[0], compiled.ranks, parent.epoch)
+            on_done(error, None)
+
+        return founded
+
+    def _take(self, number: int, ranks: tuple[int, ...], epoch: int) -> RingdError | None:
+        if not self._floor <= number < MAX_NUMBER:
+            return CollectiveError(f"a peer proposed {number} as the number of a group")
+        group = self._make(number, ranks, epoch)
+        self._by_stream[group.stream] = group
+        self._floor = number + 1
+        return None
+
+    def _make(self, number: int, ranks: tuple[int, ...], epoch: int) -> Group:
+        engine = self._engine
+        options, rank = engine.options, ranks.index(engine.rank)
+        compiler = Compiler(
+            ranks,
+            rank,
+            options.segment_bytes,
+            options.eager_bytes,
+            self._bring_torch,
+            self._thresholds,
+        )
+        return Group(number, ranks, rank, compiler, epoch)
+
+    def free(self, number: int) -> None:
+        """No call on the group follows here: plans, mail and idle links are given back."""
+        group = self._by_stream.pop(1 + number, None) if number > 0 else None
+        if group is None:
+            return
+        engine = self._engine
+        error = GroupFreedError(f"group {number} was closed on rank {engine.rank}", group=number)
+        for op in list(group.ops.values()):
+            op.end(failures.during(error, op))
+        self._past[number] = group.next_seq
+        if len(self._past) > MAX_PAST:
+            self._past.popitem(last=False)
+        engine.mail.group_freed(group, error)
+        engine.router.early.drop_group(number)
+        engine.leaving.group_freed(group)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Only the world lives on; nothing is in flight any more."""
+        freed = [group for group in self if group is not self.world]
+        self._by_stream = {self.world.stream: self.world}
+        self._floor, self._proposing = 1, False
+        self._past.clear()
+        self.world.begin_epoch(epoch)
+        for group in freed:
+            self._engine.leaving.group_freed(group)

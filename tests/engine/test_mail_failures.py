@@ -1,0 +1,441 @@
+"""Sends and receives that can't complete: how each side ends, when, and what comes after."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ringd.errors import RingdError
+from ringd.sim.cluster import SimTrainer
+from ringd.vocabulary import ANY_SOURCE
+from tests.engine.mail_scene import MailScene, Pending, Posted, message
+from tests.engine.scene import DELAY_S, TICK_S
+
+SIZES = {"segment_bytes": 4096, "eager_bytes": 1024}
+SMALL, LARGE = 5, 10_001
+
+
+def error_of(one: Posted) -> RingdError:
+    assert one.error is not None
+    return one.error
+
+
+# ---------------------------------------------------------------- mismatches
+
+
+@pytest.mark.parametrize("receiver_first", [True, False])
+@pytest.mark.parametrize(
+    ("count", "wanted", "dtype"),
+    [
+        (SMALL, SMALL + 1, "float32"),
+        (LARGE, LARGE - 1, "float32"),
+        (SMALL, SMALL, "int32"),
+        (LARGE, LARGE, "int32"),
+        (SMALL, LARGE, "float32"),
+        (LARGE, SMALL, "float32"),
+    ],
+)
+def test_a_message_that_does_not_fit_is_dropped_and_says_both_sides(
+    count: int, wanted: int, dtype: str, receiver_first: bool
+) -> None:
+    scene = MailScene(2, **SIZES)
+
+    async def main() -> None:
+        sends: list[Pending] = []
+        if not receiver_first:
+            sends.append(scene.send(0, 1, message(count, sender=0), tag=7))
+            await scene.quiet()
+        receive = scene.recv(1, 0, wanted, tag=7, dtype=dtype)
+        if receiver_first:
+            await scene.quiet()
+            sends.append(scene.send(0, 1, message(count, sender=0), tag=7))
+        got, (sent,) = await receive, await scene.ended(sends)
+        assert got.code == "mismatch"
+        assert (got.array == 99).all()
+        for words in ("tag 7", f"rank 0 sent float32 of shape ({count},)"):
+            assert words in got.text
+        assert f"rank 1 receives {dtype} of shape ({wanted},)" in got.text
+        assert error_of(got).fields["ranks"] == [1, 0]
+        assert sent.code == ("ok" if count == SMALL else "mismatch")
+        if count == LARGE:
+            assert sent.text == got.text
+        await scene.passes(0, 1, tag=7)
+        await scene.passes(0, 1, tag=7, count=LARGE)
+
+    scene.run(main)
+
+
+def test_shapes_may_differ_if_the_number_of_elements_is_equal() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        data = message(12, sender=1).reshape(3, 4)
+        scene.send(1, 0, data)
+        got = await scene.recv(0, 1, (2, 6))
+        assert (got.array.reshape(-1) == data.reshape(-1)).all()
+
+    scene.run(main)
+
+
+# ---------------------------------------------------------------- deadlines
+
+
+@pytest.mark.parametrize("source", [0, ANY_SOURCE])
+def test_a_receive_that_nothing_comes_for_says_which_tags_did_come(source: int) -> None:
+    scene = MailScene(3)
+
+    async def main() -> None:
+        for tag in (9, 4, 4, 8, 2, 1, 6):
+            scene.send(0, 1, message(SMALL, sender=0), tag=tag)
+        one = await scene.recv(1, source, SMALL, tag=7, timeout_s=2.0)
+        assert one.code == "timeout"
+        assert 2.0 <= one.took_s <= 2.0 + TICK_S
+        whom = "any rank" if source == ANY_SOURCE else "rank 0"
+        assert f"no message with tag 7 came from {whom}" in one.text
+        assert "Messages with tags 1, 2, 4, 6, 8, ... from it wait here" in one.text
+        fields = error_of(one).fields
+        assert (fields["op"], fields["group"], fields["epoch"]) == ("recv", 0, 1)
+        assert (fields["rank"], fields["tag"], fields["setting"]) == (1, 7, "timeout_s")
+        assert fields["peer"] == (None if source == ANY_SOURCE else 0)
+        assert fields["waiting_on"] == ([0, 2] if source == ANY_SOURCE else [0])
+        assert (fields["bytes_done"], fields["bytes_total"]) == (0, 4 * SMALL)
+        await scene.passes_beside(0, 1, tag=7)
+
+    scene.run(main)
+
+
+def test_a_receive_that_timed_out_takes_no_message_with_it() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        assert (await scene.recv(1, 0, SMALL, timeout_s=0.5)).code == "timeout"
+        assert (await scene.recv_any(1, SMALL, timeout_s=0.5)).code == "timeout"
+        await scene.passes(0, 1, count=SMALL)
+
+    scene.run(main)
+
+
+def test_a_send_that_nobody_receives_says_so() -> None:
+    scene = MailScene(2, **SIZES)
+
+    async def main() -> None:
+        one = await scene.send(0, 1, message(LARGE, sender=0), tag=7, timeout_s=2.0)
+        assert one.code == "timeout"
+        assert 2.0 <= one.took_s <= 2.0 + TICK_S
+        assert "rank 1 has not posted a matching receive (tag 7)" in one.text
+        assert "isend" not in one.text
+        fields = error_of(one).fields
+        assert (fields["op"], fields["rank"], fields["peer"]) == ("send", 0, 1)
+        assert fields["waiting_on"] == [1]
+        assert (fields["bytes_done"], fields["bytes_total"]) == (0, 4 * LARGE)
+        await scene.passes(0, 1, tag=7, count=LARGE)
+
+    scene.run(main)
+
+
+def test_a_receive_posted_while_the_sender_gives_up_gets_the_next_message() -> None:
+    """Whether the word of it or the receive is first may not matter."""
+    scene = MailScene(2, **SIZES)
+
+    async def main() -> None:
+        gave_up = scene.send(0, 1, message(LARGE, sender=0), timeout_s=1.0)
+        assert (await gave_up).code == "timeout"
+        receives = [scene.recv(1, 0, LARGE) for _ in range(3)]  # the first takes what was offered
+        await scene.quiet()
+        sends = [scene.send(0, 1, message(LARGE, sender=0, salt=salt)) for salt in range(3)]
+        for salt, got in enumerate(await scene.ended(receives)):
+            assert got.error is None, got.error
+            assert (got.array == message(LARGE, sender=0, salt=salt)).all()
+        assert {sent.code for sent in await scene.ended(sends)} == {"ok"}
+        scene.nothing_is_left(0, 1)
+
+    scene.run(main)
+
+
+@pytest.mark.parametrize("whose", ["sender", "receiver"])
+def test_the_first_deadline_in_mid_message_ends_both_sides(whose: str) -> None:
+    scene = MailScene(2, pipe_bytes=2048, **SIZES)
+    count = 300_000
+    limits = {"sender": (0.5, 60.0), "receiver": (60.0, 0.5)}[whose]
+
+    async def main() -> None:
+        data = message(count, sender=0)
+        sent = scene.send(0, 1, data, tag=7, timeout_s=limits[0])
+        got = scene.recv(1, 0, count, tag=7, timeout_s=limits[1])
+        first, second = await scene.ended([sent, got])
+        for one in (first, second):
+            assert one.code == "timeout"
+            assert one.took_s <= 0.5 + TICK_S + 4 * DELAY_S
+            fields = error_of(one).fields
+            assert 0 < fields["bytes_done"] < fields["bytes_total"] == 4 * count
+            if whose == "sender":
+                assert f"rank 1 took it, and {fields['bytes_done']} of {4 * count}" in one.text
+            else:
+                assert f"{fields['bytes_done']} of {4 * count} bytes came from rank 0" in one.text
+        for rank, one in enumerate((first, second)):
+            assert scene.uses_no_region(rank)
+            one.array[:] = -1  # it is the caller's again
+        await scene.passes(0, 1, tag=7)
+        await scene.passes(0, 1, tag=7, count=LARGE)
+        assert (second.array == -1).all()
+
+    scene.run(main)
+
+
+def test_a_sender_that_falls_silent_in_mid_message_is_the_receive_deadline() -> None:
+    scene = MailScene(2, pipe_bytes=2048, **SIZES)
+    count = 300_000
+
+    async def main() -> None:
+        sent = scene.send(0, 1, message(count, sender=0))
+        got = scene.recv(1, 0, count, recv_timeout_s=0.3)
+        await asyncio.sleep(0.2)
+        scene.network.stall(scene.host(0))
+        stalled_at = scene.loop.time()
+        one = await got
+        assert one.code == "timeout"
+        assert error_of(one).fields["setting"] == "recv_timeout_ms"
+        assert "300 ms without a byte" in one.text
+        assert 0.3 <= one.at - stalled_at <= 0.3 + 3 * TICK_S
+        scene.network.resume(scene.host(0))
+        assert (await sent).text == one.text
+        await scene.passes(0, 1)
+
+    scene.run(main)
+
+
+def test_the_receive_deadline_does_not_bound_the_wait_for_a_message() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        got = scene.recv(1, 0, SMALL, recv_timeout_s=0.1)
+        await asyncio.sleep(3.0)
+        scene.send(0, 1, message(SMALL, sender=0))
+        assert (await got).error is None
+
+    scene.run(main)
+
+
+# ---------------------------------------------------------------- ranks that are gone
+
+
+@pytest.mark.parametrize("how", ["trainer", "reset", "silence"])
+def test_a_lost_rank_ends_what_needs_it_in_mid_message_too(how: str) -> None:
+    scene = MailScene(3, pipe_bytes=2048, **SIZES)
+    count = 300_000
+
+    async def main() -> None:
+        pending = [
+            scene.send(0, 2, message(count, sender=0), tag=1),
+            scene.recv(2, 0, count, tag=1),
+            scene.recv(0, 2, count, tag=2),
+            scene.send(2, 0, message(count, sender=2), tag=2),
+            scene.send(0, 2, message(LARGE, sender=0), tag=3),
+            scene.recv(0, 2, SMALL, tag=4),
+            scene.recv_any(1, SMALL, tag=5),
+        ]
+        await asyncio.sleep(0.2)
+        if how == "trainer":
+            scene.trainer(2).die()
+        else:
+            scene.network.crash(scene.host(2), how)  # type: ignore[arg-type]
+        survivors = [pending[0], pending[2], *pending[4:]]
+        for one in await scene.ended(survivors):
+            assert one.code == "peer_lost"
+            assert error_of(one).fields["rank"] == 2
+            assert one.took_s < 5.0
+        for rank in (0, 1):
+            assert not scene.engine(rank).mail.live
+            assert scene.uses_no_region(rank)
+        assert (await scene.recv(0, 1, SMALL)).code == "peer_lost"
+
+    scene.run(main)
+
+
+@pytest.mark.parametrize("n", [2, 5])
+def test_a_message_that_was_sent_before_a_goodbye_is_still_received(n: int) -> None:
+    """In a ring of five, ranks 0 and 2 have no link before this."""
+    scene = MailScene(n)
+    leaver = {2: 1, 5: 2}[n]
+
+    async def main() -> None:
+        waiting = [scene.recv(0, leaver, 4, tag=t) for t in (1, 8)]
+        for tag in (1, 2, 3):
+            await scene.send(leaver, 0, message(4, sender=leaver, salt=tag), tag=tag)
+        scene.trainer(leaver).goodbye()
+        first, never = await scene.ended(waiting)
+        assert (first.array == message(4, sender=leaver, salt=1)).all()
+        assert never.code == "peer_lost"
+        assert "all that came with tag 8 was received" in never.text
+        await scene.quiet()
+        for tag in (3, 2):
+            got = await scene.recv(0, leaver, 4, tag=tag)
+            assert got.error is None, got.error
+            assert (got.array == message(4, sender=leaver, salt=tag)).all()
+        again = await scene.recv(0, leaver, 4, tag=2)
+        assert (again.code, again.took_s) == ("peer_lost", 0)
+        late = await scene.send(0, leaver, message(4, sender=0))
+        assert (late.code, late.took_s) == ("peer_lost", 0)
+
+    scene.run(main)
+
+
+def test_what_waits_for_a_rank_without_a_link_ends_soon_after_its_goodbye() -> None:
+    scene = MailScene(5)
+
+    async def main() -> None:
+        got = scene.recv(0, 2, 4)
+        scene.trainer(2).goodbye()
+        left_at = scene.loop.time()
+        one = await got
+        assert one.code == "peer_lost"
+        assert error_of(one).fields["rank"] == 2
+        assert one.at - left_at <= 1.0 + TICK_S + 4 * DELAY_S
+        assert (await scene.send(0, 2, message(4, sender=0))).code == "peer_lost"
+
+    scene.run(main)
+
+
+def test_an_any_source_receive_ends_when_the_last_that_could_send_has_left() -> None:
+    scene = MailScene(3)
+
+    async def main() -> None:
+        got = scene.recv_any(0, 4)
+        scene.trainer(1).goodbye()
+        await scene.quiet()
+        assert not got.done()
+        scene.trainer(2).goodbye()
+        one = await got
+        assert one.code == "peer_lost"
+        assert "ranks 1 and 2 have left" in one.text
+
+    scene.run(main)
+
+
+def test_a_goodbye_with_messages_in_flight_ends_them_on_both_sides() -> None:
+    scene = MailScene(2, pipe_bytes=2048, **SIZES)
+    count = 300_000
+
+    async def main() -> None:
+        sends = [
+            scene.send(0, 1, message(count, sender=0), tag=1),
+            scene.send(0, 1, message(count, sender=0), tag=2),
+        ]
+        receives = [scene.recv(1, 0, count, tag=1)]
+        await asyncio.sleep(0.2)
+        scene.trainer(0).goodbye()
+        assert [one.code for one in await scene.ended(sends)] == ["closed", "closed"]
+        assert scene.uses_no_region(0)
+        (torn,) = await scene.ended(receives)
+        assert torn.code == "collective"
+        assert "closed" in torn.text
+        assert (await scene.recv(1, 0, count, tag=2)).code == "peer_lost"
+
+    scene.run(main)
+
+
+def test_a_new_epoch_knows_nothing_of_the_messages_of_the_old() -> None:
+    scene = MailScene(2, pipe_bytes=2048, **SIZES)
+    count = 300_000
+
+    async def main() -> None:
+        for salt in range(4):
+            await scene.send(0, 1, message(4, sender=0, salt=salt))
+        torn = [scene.send(0, 1, message(count, sender=0), tag=1)]
+        torn.append(scene.recv(1, 0, count, tag=1))
+        await asyncio.sleep(0.2)
+        for rank in (0, 1):
+            scene.trainer(rank).goodbye()
+        for one in await scene.ended(torn):
+            assert one.code in ("closed", "collective")
+        scene.cluster.trainers = [SimTrainer(node) for node in scene.cluster.nodes]
+        await asyncio.gather(*(t.attach(30.0) for t in scene.cluster.trainers))
+        for tag in (0, 1):
+            await scene.passes(0, 1, tag=tag, count=count // 100)
+            await scene.passes(1, 0, tag=tag)
+
+    scene.run(main)
+
+
+def test_a_message_of_an_epoch_that_begins_later_here_waits_for_it() -> None:
+    scene = MailScene(2, **SIZES)
+
+    async def main() -> None:
+        for rank in (0, 1):
+            scene.trainer(rank).goodbye()
+        await scene.quiet()
+        scene.cluster.trainers = [SimTrainer(node) for node in scene.cluster.nodes]
+        scene.network.delay("rendezvous", scene.host(1), 0.5, both=False)
+        attached = [asyncio.ensure_future(t.attach(30.0)) for t in scene.cluster.trainers]
+        await attached[0]
+        assert scene.engine(1).world.epoch == 1
+        sends = [scene.send(0, 1, message(n, sender=0, salt=n)) for n in (4, LARGE, 3)]
+        given_up = await scene.send(0, 1, message(LARGE, sender=0), timeout_s=0.1)
+        assert given_up.code == "timeout"
+        assert scene.engine(1).world.epoch == 1
+        assert scene.engine(1).mail.parked_bytes == 4 * 7
+        await attached[1]
+        for n in (4, LARGE, 3):
+            got = await scene.recv(1, 0, n)
+            assert got.error is None, got.error
+            assert (got.array == message(n, sender=0, salt=n)).all()
+        assert {one.code for one in await scene.ended(sends)} == {"ok"}
+        await scene.passes(0, 1)
+
+    scene.run(main)
+
+
+# ---------------------------------------------------------------- groups
+
+
+def test_ranks_of_a_group_are_its_own_and_its_messages_are_apart() -> None:
+    scene = MailScene(4, **SIZES)
+
+    async def main() -> None:
+        group = await scene.make_group((3, 0, 2))  # 3 is its rank 0, 0 its rank 1, 2 its rank 2
+        in_world = scene.recv(2, 3, 4, tag=1)
+        in_group = scene.recv_any(2, 4, tag=1, group=group)
+        await scene.quiet()
+        scene.send(3, 2, message(4, sender=3, salt=1), tag=1, group=group)
+        got = await in_group
+        assert got.source == 0
+        assert (got.array == message(4, sender=3, salt=1)).all()
+        assert not in_world.done()
+        scene.send(3, 2, message(4, sender=3, salt=2), tag=1)
+        assert ((await in_world).array == message(4, sender=3, salt=2)).all()
+        one = await scene.recv(2, 1, 4, tag=7, group=group, timeout_s=0.5)
+        assert f"in group {group}" in one.text
+        assert "came from rank 0" in one.text  # ranks in errors are ranks of the world
+        assert (await scene.send(3, 3, message(4, sender=3), group=group)).code == (
+            "invalid_argument"
+        )
+
+    scene.run(main)
+
+
+def test_a_freed_group_ends_its_messages_and_sends_back_what_was_offered() -> None:
+    scene = MailScene(3, pipe_bytes=2048, **SIZES)
+    count = 300_000
+
+    async def main() -> None:
+        group = await scene.make_group((0, 1))
+        sends = [
+            scene.send(0, 1, message(count, sender=0), tag=1, group=group),
+            scene.send(0, 1, message(LARGE, sender=0), tag=2, group=group),
+        ]
+        await scene.send(0, 1, message(4, sender=0), tag=3, group=group)
+        receives = [scene.recv(1, 0, count, tag=1, group=group)]
+        receives.append(scene.recv_any(1, 4, tag=9, group=group))
+        await asyncio.sleep(0.2)
+        scene.engine(1).groups.free(group)
+        assert scene.uses_no_region(1)
+        sends.append(scene.send(0, 1, message(LARGE, sender=0), tag=5, group=group))
+        for one in await scene.ended([*receives, *sends]):
+            assert one.code == "group_freed"
+            assert one.took_s < 0.5
+        assert (await scene.recv(1, 0, 4, group=group)).code == "group_freed"
+        scene.nothing_is_left(0, 1)
+        await scene.passes(0, 1, tag=1)
+
+    scene.run(main)
