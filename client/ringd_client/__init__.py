@@ -21,16 +21,19 @@ from ringd.errors import (
     CommunicatorClosedError,
     ConfigError,
     DaemonLostError,
+    GroupFreedError,
     HandshakeRefusedError,
     InvalidArgumentError,
     InvalidTensorError,
     MembershipChangedError,
+    ObjectTooLargeError,
     PeerLostError,
     ProtocolError,
     RendezvousError,
     RingdError,
     TooManyOperationsError,
     UnsupportedPlatformError,
+    UnsupportedReductionError,
     UnsupportedTypeError,
 )
 
@@ -42,6 +45,8 @@ if sys.platform != "linux":
 
 from ringd import __version__
 from ringd_client._handle import Handle
+from ringd_client._messages import Recv, Send
+from ringd_client._reductions import PremulSum, premul_sum
 from ringd_client.aio import AsyncCommunicator, AsyncHandle, connect_async
 from ringd_client.communicator import Communicator, connect
 
@@ -56,19 +61,26 @@ __all__ = [
     "CommunicatorClosedError",
     "ConfigError",
     "DaemonLostError",
+    "GroupFreedError",
     "Handle",
     "HandshakeRefusedError",
     "InvalidArgumentError",
     "InvalidTensorError",
     "MembershipChangedError",
+    "ObjectTooLargeError",
     "PeerLostError",
+    "PremulSum",
     "ProtocolError",
+    "Recv",
     "RendezvousError",
     "RingdError",
+    "Send",
     "TooManyOperationsError",
     "UnsupportedPlatformError",
+    "UnsupportedReductionError",
     "UnsupportedTypeError",
     "__version__",
     "connect",
     "connect_async",
+    "premul_sum",
 ]

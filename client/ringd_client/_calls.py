@@ -6,7 +6,7 @@ import contextlib
 import operator
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
@@ -21,7 +21,7 @@ from ringd.errors import (
 from ringd.vocabulary import DTYPES, POINT_TO_POINT
 from ringd_client._arena import Arena
 from ringd_client._attach import Membership, is_positive
-from ringd_client._core import ClientState, Operation, UnsentError
+from ringd_client._core import ClientState, Operation, UnsentError, withdraw
 from ringd_client._kinds import Kinds, poison_spec
 from ringd_client._plan import Planner
 from ringd_client._tensors import adapter_named
@@ -188,6 +188,18 @@ class Caller(ABC):
         operation.output = output
         return operation
 
+    def _post_all(
+        self, operations: list[Operation[Any]]
+    ) -> tuple[list[Operation[Any]], RingdError | None]:
+        """Post in order, up to the first that can't be; those that were, and why not all."""
+        for n, operation in enumerate(operations):
+            try:
+                self._post(operation)
+            except RingdError as exc:
+                withdraw(operations[n + 1 :], exc)
+                return operations[:n], exc
+        return operations, None
+
     def _refuse(self, collective: str, refusal: RingdError) -> None:
         """Take a refused call's place in the order; what stands in the way is told later.
 
@@ -198,10 +210,24 @@ class Caller(ABC):
             with contextlib.suppress(RingdError):
                 self._post_poison(packed, refusal)
 
+    @contextlib.contextmanager
+    def _refusing(self, collective: str) -> Iterator[None]:
+        """For checks that come before a call's first operation: what they refuse is poisoned."""
+        self._state.admit(self._place.group)
+        try:
+            yield
+        except (InvalidTensorError, InvalidArgumentError, UnsupportedTypeError) as refusal:
+            self._refuse(collective, refusal)
+            raise
+
     def _collecting(self) -> Batch | None:
         """The open ``coalesce`` block of whoever calls."""
         batch = self._batch
         return batch if batch is not None and batch.is_callers() else None
+
+    @abstractmethod
+    def _post(self, operation: Operation[Any]) -> None:
+        """Submit an operation."""
 
     @abstractmethod
     def _end(self, unsent: UnsentError) -> RingdError:

@@ -8,6 +8,7 @@ copies results out is the business of :mod:`ringd_client._connection` and
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ringd.errors import (
@@ -182,6 +183,12 @@ class Operation(Generic[T]):
             self.finished = True
 
 
+def withdraw(operations: Iterable[Operation[Any]], error: RingdError) -> None:
+    """End operations that were not posted."""
+    for operation in operations:
+        operation.withdraw(error)
+
+
 class ClientState:
     """Requests that wait for their answers, and whether new ones may be made.
 
@@ -228,6 +235,14 @@ class ClientState:
                 "then make this call again (it was not posted)",
                 limit=self.max_in_flight,
             )
+
+    def open_group(self, group: int) -> None:
+        """A group was agreed on, and this rank is in it."""
+        self.groups[group] = None
+
+    def close_group(self, group: int) -> bool:
+        """No call on it may follow; whether it was open."""
+        return self.groups.pop(group, self) is not self
 
     def _admit_group(self, group: int) -> None:
         if group not in self.groups:

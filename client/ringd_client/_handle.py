@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ringd.errors import CollectiveTimeoutError, RingdError
 from ringd_client._connection import Connection
@@ -19,12 +19,11 @@ class Handle(Generic[T]):
     result is still written to the caller's tensor.
     """
 
-    __slots__ = ("_connection", "_operation", "_output")
+    __slots__ = ("_connection", "_operation")
 
-    def __init__(self, connection: Connection, operation: Operation, output: T) -> None:
+    def __init__(self, connection: Connection, operation: Operation[T]) -> None:
         self._connection = connection
         self._operation = operation
-        self._output = output
 
     def wait(self, timeout_s: float | None = None) -> T:
         """Wait for the operation; its result is in the caller's tensor then.
@@ -34,7 +33,7 @@ class Handle(Generic[T]):
                 deadline at the latest.
 
         Returns:
-            The output tensor of the call (None for a barrier).
+            What the call returns: the output tensor; of a receive, the sender's rank.
 
         Raises:
             CollectiveTimeoutError: the wait expired; the operation goes on, its memory stays
@@ -54,7 +53,7 @@ class Handle(Generic[T]):
                 self._connection.give_up(operation)
         if operation.error is not None:
             raise operation.error.copy()
-        return self._output
+        return operation.output
 
     def done(self) -> bool:
         """Whether ``wait`` would return at once: the result is written, or the operation failed."""
@@ -79,7 +78,7 @@ class Handle(Generic[T]):
         return f"<{type(self).__name__} {operation.spec}: {state}>"
 
 
-def wait_expired(operation: Operation, timeout_s: float | None) -> CollectiveTimeoutError:
+def wait_expired(operation: Operation[Any], timeout_s: float | None) -> CollectiveTimeoutError:
     """The error of a wait that was shorter than its operation."""
     return CollectiveTimeoutError(
         f"{operation.spec}: not done after a wait of {timeout_s:g} s; the operation goes on, "

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ringd.errors import InvalidArgumentError
+from ringd.errors import InvalidArgumentError, RingdError
 from ringd.vocabulary import RECV, SEND
 from ringd_client._calls import Caller
 from ringd_client._collectives import Preparer
-from ringd_client._core import Operation
+from ringd_client._core import Operation, withdraw
 from ringd_client._plan import Planner
 
 
@@ -82,7 +82,7 @@ def recv(
 
     Args:
         tensor: where it goes: of the dtype and element count of what is sent, in any layout.
-            Strangers and gaps between its elements stay untouched.
+            Gaps between its elements stay untouched.
         source: a rank of the group, not this one; None: whoever's message comes first.
         tag: as sent.
         timeout_s, recv_timeout_ms: see the class. A receive that ran out of time takes no
@@ -115,17 +115,12 @@ def prepare_all(
     operations: list[Operation[Any]] = []
     try:
         for message in messages:
-            operations.append(_prepared(caller, message, timeout_s, recv_timeout_ms))
-    except Exception as exc:
+            operation = _prepared(caller, message, timeout_s, recv_timeout_ms)
+            operations.append(operation)  # one by one: a refusal withdraws those before it
+    except RingdError as exc:
         withdraw(operations, exc)
         raise
     return operations
-
-
-def withdraw(operations: Sequence[Operation[Any]], cause: Exception) -> None:
-    """Give back the memory of operations that were not posted."""
-    for operation in operations:
-        operation.withdraw(cause)
 
 
 def _prepared(

@@ -45,6 +45,9 @@ class NumpyAdapter:
         address: int = tensor.__array_interface__["data"][0]
         return address
 
+    def is_plain(self, tensor: Any) -> bool:
+        return True
+
     def load(self, tensor: Any, segment: Segment, offset: int, size_bytes: int) -> None:
         if size_bytes <= SHORT_COPY_BYTES and _has_plain_bytes(tensor):
             segment.view[offset : offset + size_bytes] = memoryview(tensor).cast("B")

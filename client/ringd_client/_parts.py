@@ -46,7 +46,7 @@ class Parts:
 
 
 class PartsCarrier:
-    """A :class:`ringd_client._tensors.Carrier` of :class:`Parts`; their shape is a tuple of shapes."""
+    """A :class:`ringd_client._tensors.Carrier` of :class:`Parts`, whose shape is one of shapes."""
 
     def describe(self, tensor: Any) -> tuple[str, Any]:
         return tensor.dtype, tensor.shapes
@@ -57,6 +57,9 @@ class PartsCarrier:
 
     def address(self, tensor: Any) -> int | None:
         return None
+
+    def is_plain(self, tensor: Any) -> bool:
+        return False
 
     def load(self, tensor: Any, segment: Segment, offset: int, size_bytes: int) -> None:
         for adapter, part, start, size in _spread(tensor):

@@ -7,7 +7,6 @@ on shapes, dtypes and options is worked out once and kept: a training loop repea
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
 from typing import Any, Final
 
 from ringd.errors import InvalidArgumentError, InvalidTensorError
@@ -50,7 +49,14 @@ class Planner:
         """The region is the tensor, in logical order; it ends as the result."""
         adapter = adapter_of(tensor)
         dtype, shape = adapter.describe(tensor)
-        key = ("all_reduce", dtype, shape, mark_of(op), algorithm, deterministic)
+        key = (
+            "all_reduce",
+            dtype,
+            shape,
+            op if op.__class__ is str else mark_of(op),
+            algorithm,
+            deterministic,
+        )
         kind = self.kinds.known(key)
         if kind is None:
             spec = self.kinds.spec("all_reduce", dtype, shape, op, algorithm, deterministic)
@@ -63,7 +69,15 @@ class Planner:
         """As all_reduce; elsewhere than on the root only the copy in the arena changes."""
         adapter = adapter_of(tensor)
         dtype, shape = adapter.describe(tensor)
-        key = ("reduce", dtype, shape, root, mark_of(op), algorithm, deterministic)
+        key = (
+            "reduce",
+            dtype,
+            shape,
+            root,
+            op if op.__class__ is str else mark_of(op),
+            algorithm,
+            deterministic,
+        )
         kind = self.kinds.known(key)
         if kind is None:
             number = self.kinds.checked_rank("root", root)
@@ -125,7 +139,15 @@ class Planner:
         source, tensor = carrier_of(tensor, "input")
         rows = checked_sizes("counts", counts)
         part, whole = sink.describe(output), source.describe(tensor)
-        key = ("reduce_scatter", part, whole, rows, mark_of(op), algorithm, deterministic)
+        key = (
+            "reduce_scatter",
+            part,
+            whole,
+            rows,
+            op if op.__class__ is str else mark_of(op),
+            algorithm,
+            deterministic,
+        )
         kind = self.kinds.known(key)
         if kind is None:
             spec = self.kinds.parted(
@@ -222,9 +244,20 @@ class Planner:
         operation.local = number
         return operation
 
-    def new_group(self, members: Sequence[Any]) -> Operation[Any]:
-        """The region is the daemon's: it leaves the number of the group there."""
-        ranks = tuple(self.kinds.checked_rank("a rank", member) for member in members)
+    def new_group(self, members: Any, in_order: bool) -> Operation[Any]:
+        """The region is the daemon's: it leaves the number of the group there.
+
+        Args:
+            members: ranks of this group.
+            in_order: their order is that of the new group; else it is the order of ranks.
+        """
+        try:
+            ranks = tuple(members)
+        except TypeError:
+            raise InvalidArgumentError(f"ranks are numbers of ranks, not {members!r}") from None
+        ranks = tuple(self.kinds.checked_rank("a member", member) for member in ranks)
+        if not in_order:
+            ranks = tuple(sorted(ranks))
         spec = OpSpec("new_group", "int64", "max", (1,), group=self.kinds.group, counts=ranks)
         check_spec(spec, self.kinds.world_size)
         kind = self.kinds.work_out(spec, "")
@@ -277,10 +310,7 @@ class Planner:
         if not kind.region_bytes:
             return Operation(kind.spec, kind.packed)
         if kind.home and self.arena.lent_bytes:
-            if kind.home == "input":
-                place = self._place(source, tensor, kind.region_bytes)
-            else:
-                place = None if preserve_input else self._place(sink, output, kind.region_bytes)
+            place = self._home_of(kind, source, tensor, sink, output, preserve_input)
             if place is not None:
                 return self._in_place(kind, factor, source, tensor, sink, output, place)
         block = self.arena.take(kind.block_bytes)
@@ -303,11 +333,9 @@ class Planner:
             raise
         return Operation(kind.spec, kind.packed, segment.number, start, region)
 
-    def _place(
-        self, carrier: Carrier | None, tensor: Any, size_bytes: int
-    ) -> tuple[Segment, int] | None:
+    def _place(self, carrier: Carrier, tensor: Any, size_bytes: int) -> tuple[Segment, int] | None:
         """Where the tensor lies in the arena, if it may be worked on in place."""
-        address = None if carrier is None else carrier.address(tensor)
+        address = carrier.address(tensor)
         if address is None or address % REGION_ALIGNMENT_BYTES:
             return None
         return self.arena.find(address, size_bytes)

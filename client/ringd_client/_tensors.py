@@ -57,6 +57,9 @@ class Carrier(Protocol):
     def address(self, tensor: Any) -> int | None:
         """Where the elements begin, if they lie in logical order without gaps."""
 
+    def is_plain(self, tensor: Any) -> bool:
+        """Whether the elements are what their bytes say: not lazily negated or conjugated."""
+
     def load(self, tensor: Any, segment: Segment, offset: int, size_bytes: int) -> None:
         """Copy the elements to shared memory; ``size_bytes`` is their size, not zero."""
 

@@ -54,10 +54,10 @@ class TorchAdapter:
         return name, tensor.shape
 
     def check_output(self, tensor: Any) -> None:
-        lazy = _is_lazy(tensor)
-        if tensor.is_contiguous() and not lazy:
+        is_plain = not (tensor.is_neg() or tensor.is_conj())
+        if is_plain and tensor.is_contiguous():
             return
-        if lazy:
+        if not is_plain:
             word = "conjugated" if tensor.is_conj() else "negated"
             raise InvalidTensorError(f"the output is a lazily {word} view; pass a copy of it")
         if overlaps_itself(tensor.shape, tensor.stride(), 1):
@@ -67,10 +67,13 @@ class TorchAdapter:
             )
 
     def address(self, tensor: Any) -> int | None:
-        return tensor.data_ptr() if tensor.is_contiguous() and not _is_lazy(tensor) else None
+        return tensor.data_ptr() if tensor.is_contiguous() else None
+
+    def is_plain(self, tensor: Any) -> bool:
+        return not (tensor.is_neg() or tensor.is_conj())
 
     def load(self, tensor: Any, segment: Segment, offset: int, size_bytes: int) -> None:
-        if tensor.is_contiguous() and not _is_lazy(tensor):
+        if tensor.is_contiguous() and not (tensor.is_neg() or tensor.is_conj()):
             copy_bytes(segment.address + offset, tensor.data_ptr(), size_bytes)
         else:
             with torch.no_grad():
@@ -106,11 +109,6 @@ class TorchAdapter:
         if name is None:
             raise unsupported_dtype(dtype)
         return name
-
-
-def _is_lazy(tensor: Any) -> bool:
-    """Whether the elements are not what their bytes say, until somebody reads them."""
-    return bool(tensor.is_neg() or tensor.is_conj())
 
 
 def _shared(tensor: Any, segment: Segment, offset: int) -> torch.Tensor:

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
+from functools import wraps
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar
 
 from ringd.errors import RingdError
+from ringd_client import _collectives as collectives
+from ringd_client import _groups as groups
+from ringd_client import _messages as messages
+from ringd_client import _objects as objects
 from ringd_client import _process
 from ringd_client._aio_connection import AsyncConnection
 from ringd_client._arena import Arena, default_limit_bytes
 from ringd_client._attach import Deadline, Membership, attach_async
-from ringd_client._calls import Caller, checked_limit
+from ringd_client._calls import Caller, Place, checked_limit
+from ringd_client._coalesce import Batch, misplaced
+from ringd_client._collectives import Preparer
 from ringd_client._core import ClientState, Operation, UnsentError
 from ringd_client._environment import daemon_socket
 from ringd_client._handle import wait_expired
-from ringd_client._transport import Transport
+from ringd_client._messages import Message
+from ringd_client._steps import Steps
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 async def connect_async(
@@ -34,24 +44,28 @@ async def connect_async(
     deadline = Deadline.after(timeout_s)
     limit = checked_limit(arena_limit_bytes)
     transport, membership = await attach_async(socket or daemon_socket(), deadline)
-    return AsyncCommunicator(
-        transport, membership, limit or membership.arena_limit_bytes or default_limit_bytes()
+    state = ClientState(membership.rank, membership.max_in_flight)
+    connection = AsyncConnection(transport, state, asyncio.get_running_loop())
+    arena = Arena(
+        limit or membership.arena_limit_bytes or default_limit_bytes(),
+        connection.announce,
+        connection.retract,
     )
+    return AsyncCommunicator(connection, arena, membership)
 
 
 class AsyncHandle(Generic[T]):
-    """An operation on its way; await it for the output tensor, as often as you like.
+    """An operation on its way; await it for what the call returns, as often as you like.
 
     A cancelled await, and a dropped handle, leave the operation running: its result is
     still written to the caller's tensor.
     """
 
-    __slots__ = ("_connection", "_operation", "_output")
+    __slots__ = ("_connection", "_operation")
 
-    def __init__(self, connection: AsyncConnection, operation: Operation, output: T) -> None:
+    def __init__(self, connection: AsyncConnection, operation: Operation[T]) -> None:
         self._connection = connection
         self._operation = operation
-        self._output = output
 
     def __await__(self) -> Generator[Any, None, T]:
         return self.wait().__await__()
@@ -70,7 +84,7 @@ class AsyncHandle(Generic[T]):
                     raise wait_expired(operation, timeout_s) from None
         if operation.error is not None:
             raise operation.error.copy()
-        return self._output
+        return operation.output
 
     def done(self) -> bool:
         """Whether an await would return at once."""
@@ -82,102 +96,145 @@ class AsyncHandle(Generic[T]):
         return None if error is None else error.copy()
 
 
+def _awaited(
+    call: Callable[Concatenate[Preparer, P], Operation[T]],
+) -> Callable[Concatenate[AsyncCommunicator, P], AsyncHandle[T]]:
+    """The method that makes a call and returns a handle."""
+
+    @wraps(call)
+    def method(self: AsyncCommunicator, /, *args: P.args, **kwargs: P.kwargs) -> AsyncHandle[T]:
+        if self._batch is not None and (batch := self._collecting()):
+            return AsyncHandle(self._connection, call(batch, *args, **kwargs))
+        operation = call(self, *args, **kwargs)
+        self._connection.post(operation)
+        return AsyncHandle(self._connection, operation)
+
+    return method
+
+
+def _played(
+    call: Callable[Concatenate[Caller, P], Steps[T]],
+) -> Callable[Concatenate[AsyncCommunicator, P], Coroutine[Any, Any, T]]:
+    """The method that makes a call of several operations."""
+
+    @wraps(call)
+    def method(
+        self: AsyncCommunicator, /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]:
+        return self._play(call.__name__, call(self, *args, **kwargs))
+
+    return method
+
+
 class AsyncCommunicator(Caller):
     """A rank's place in a group, for one event loop.
 
-    Arguments, results and errors are those of :class:`ringd_client.Communicator`. A collective
+    Arguments, results and errors are those of :class:`ringd_client.Communicator`. A call
     begins when its method is called, not when the handle is awaited, so the order of calls is
-    the order in which they stand in the program. The names that end in ``_async`` are the same
-    methods. Copies above 1 MiB out of the arena run in the loop's executor; copies into it
+    the order in which they stand in the program; of calls that consist of several operations
+    (objects, ``new_group``, ``split``) that holds for the first one, and the await makes the
+    others. The names that end in ``_async``, ``isend`` and ``irecv`` are the same methods as
+    those without. Copies above 1 MiB out of the arena run in the loop's executor; copies into it
     block the loop, since the input has been read when the method returns.
     """
 
-    def __init__(self, transport: Transport, membership: Membership, limit_bytes: int) -> None:
-        """Use :func:`connect_async`."""
-        state = ClientState(membership.rank, membership.max_in_flight)
-        self._connection = AsyncConnection(transport, state, asyncio.get_running_loop())
-        arena = Arena(limit_bytes, self._connection.announce, self._connection.retract)
-        super().__init__(state, arena, membership)
-        _process.opened(self)
-
-    def all_reduce(
+    def __init__(
         self,
-        tensor: T,
-        op: str = "sum",
+        connection: AsyncConnection,
+        arena: Arena,
+        membership: Membership,
+        place: Place | None = None,
+    ) -> None:
+        """Use :func:`connect_async`, ``new_group`` or ``split``."""
+        self._connection = connection
+        super().__init__(connection.state, arena, membership, place)
+        if place is None:
+            _process.opened(self)
+
+    # ------------------------------------------------------------ collectives
+
+    all_reduce = all_reduce_async = _awaited(collectives.all_reduce)
+    reduce = reduce_async = _awaited(collectives.reduce)
+    broadcast = broadcast_async = _awaited(collectives.broadcast)
+    all_gather = all_gather_async = _awaited(collectives.all_gather)
+    gather = gather_async = _awaited(collectives.gather)
+    scatter = scatter_async = _awaited(collectives.scatter)
+    reduce_scatter = reduce_scatter_async = _awaited(collectives.reduce_scatter)
+    all_to_all = all_to_all_async = _awaited(collectives.all_to_all)
+    barrier = barrier_async = _awaited(collectives.barrier)
+
+    all_gather_object = _played(objects.all_gather_object)
+    broadcast_object = _played(objects.broadcast_object)
+    gather_object = _played(objects.gather_object)
+    scatter_object = _played(objects.scatter_object)
+
+    @contextlib.asynccontextmanager
+    async def coalesce(self) -> AsyncIterator[None]:
+        """As :meth:`ringd_client.Communicator.coalesce`: ``async with comm.coalesce(): ...``.
+
+        It keeps the calls of the task that opened it. Their handles may be awaited after the
+        block, whose end waits for all of them. A cancelled end leaves the operations running.
+        """
+        batch = Batch.open(self, asyncio.current_task)
+        try:
+            yield
+        except BaseException:
+            batch.abandon()
+            raise
+        try:
+            posted, failure = self._post_all(batch.operations())
+            for operation in posted:
+                await self._connection.over(operation)
+                failure = failure or operation.error
+            if failure is not None:
+                raise failure.copy()
+        finally:
+            batch.conclude()
+
+    # ------------------------------------------------------------ messages
+
+    send = isend = _awaited(messages.send)
+    recv = irecv = _awaited(messages.recv)
+
+    def batch_p2p(
+        self,
+        ops: Sequence[Message],
         *,
         timeout_s: float | None = None,
         recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        deterministic: bool = False,
-        preserve_input: bool = False,
-    ) -> AsyncHandle[T]:
-        """Combine the tensors of all ranks element by element, in place."""
-        arguments = (tensor, op, algorithm, deterministic, preserve_input)
-        plan = self._planner.all_reduce
-        return self._start("all_reduce", plan, arguments, timeout_s, recv_timeout_ms, tensor)
+    ) -> list[AsyncHandle[Any]]:
+        """As :meth:`ringd_client.Communicator.batch_p2p`."""
+        if self._collecting():
+            raise misplaced("batch_p2p")
+        operations = messages.prepare_all(self, ops, timeout_s, recv_timeout_ms)
+        posted, failure = self._post_all(operations)
+        if failure is not None:
+            raise failure
+        return [AsyncHandle(self._connection, operation) for operation in posted]
 
-    def reduce_scatter(
-        self,
-        output: T,
-        input: Any,
-        op: str = "sum",
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        deterministic: bool = False,
-    ) -> AsyncHandle[T]:
-        """Combine the inputs of all ranks, and give each rank its part of the result."""
-        arguments = (output, input, op, algorithm, deterministic)
-        plan = self._planner.reduce_scatter
-        return self._start("reduce_scatter", plan, arguments, timeout_s, recv_timeout_ms, output)
+    # ------------------------------------------------------------ groups
 
-    def all_gather(
-        self,
-        output: T,
-        input: Any,
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        preserve_input: bool = False,
-    ) -> AsyncHandle[T]:
-        """Give every rank the inputs of all, in rank order."""
-        arguments = (output, input, algorithm, preserve_input)
-        plan = self._planner.all_gather
-        return self._start("all_gather", plan, arguments, timeout_s, recv_timeout_ms, output)
+    def new_group(
+        self, ranks: Sequence[int], *, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, AsyncCommunicator | None]:
+        """As :meth:`ringd_client.Communicator.new_group`."""
+        steps = groups.new_group(self, ranks, timeout_s)
+        return self._entered(self._play("new_group", steps))
 
-    def broadcast(
-        self,
-        tensor: T,
-        root: int,
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        preserve_input: bool = False,
-    ) -> AsyncHandle[T]:
-        """Give every rank the tensor of rank ``root``, bit for bit."""
-        arguments = (tensor, root, algorithm, preserve_input)
-        plan = self._planner.broadcast
-        return self._start("broadcast", plan, arguments, timeout_s, recv_timeout_ms, tensor)
+    def split(
+        self, color: int | None, key: int = 0, *, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, AsyncCommunicator | None]:
+        """As :meth:`ringd_client.Communicator.split`."""
+        steps = groups.split(self, color, key, timeout_s)
+        return self._entered(self._play("split", steps))
 
-    def barrier(
-        self,
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-    ) -> AsyncHandle[None]:
-        """Done when every rank has called it."""
-        plan = self._planner.barrier
-        return self._start("barrier", plan, (algorithm,), timeout_s, recv_timeout_ms, None)
+    async def _entered(self, agreed: Coroutine[Any, Any, Place | None]) -> Self | None:
+        place = await agreed
+        if place is None:
+            return None
+        return type(self)(self._connection, self._arena, self._membership, place)
 
-    all_reduce_async = all_reduce
-    reduce_scatter_async = reduce_scatter
-    all_gather_async = all_gather
-    broadcast_async = broadcast
-    barrier_async = barrier
+    # ------------------------------------------------------------ the rest
 
     async def status(
         self, scope: Literal["daemon", "group"] = "daemon", *, timeout_s: float | None = None
@@ -191,7 +248,10 @@ class AsyncCommunicator(Caller):
         return dict(operation.reply)
 
     async def close(self) -> None:
-        """Wait for operations in flight, up to their deadlines, say goodbye, and disconnect."""
+        """Wait for operations in flight, up to their deadlines; then leave the group.
+
+        See :meth:`ringd_client.Communicator.close`.
+        """
         await self._close("closed", "", wait=True)
 
     async def __aenter__(self) -> Self:
@@ -218,25 +278,39 @@ class AsyncCommunicator(Caller):
         self._arena.after_fork_in_child()
 
     async def _close(self, how: str, detail: str, *, wait: bool) -> None:
+        if self.group:
+            if self._state.close_group(self.group):
+                await self._connection.free_group(self.group, wait=wait)
+            return
         try:
             await self._connection.close(how=how, detail=detail, wait=wait)
         finally:
             self._arena.close()
             _process.closed(self)
 
-    def _start(
-        self,
-        collective: str,
-        plan: Callable[..., Operation],
-        arguments: tuple[Any, ...],
-        timeout_s: float | None,
-        recv_timeout_ms: float | None,
-        output: T,
-    ) -> AsyncHandle[T]:
-        operation = self._begin(collective, plan, arguments, timeout_s, recv_timeout_ms)
-        return AsyncHandle(self._connection, operation, output)
+    # ------------------------------------------------------------ posting and waiting
 
-    def _post(self, operation: Operation) -> None:
+    def _play(self, name: str, steps: Steps[T]) -> Coroutine[Any, Any, T]:
+        """Make the first operation of a call now, and the others when it is awaited."""
+        if self._collecting():
+            raise misplaced(name)
+        first = next(steps)
+        self._connection.post(first)
+        return self._play_on(first, steps)
+
+    async def _play_on(self, operation: Operation[Any], steps: Steps[T]) -> T:
+        try:
+            while True:
+                await self._connection.over(operation)
+                if operation.error is not None:
+                    raise operation.error.copy()
+                operation = next(steps)
+                self._connection.post(operation)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _post(self, operation: Operation[Any]) -> None:
         self._connection.post(operation)
 
     def _end(self, unsent: UnsentError) -> RingdError:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from ringd.errors import RingdError
+from ringd_client import _collectives as collectives
+from ringd_client import _groups as groups
+from ringd_client import _messages as messages
+from ringd_client import _objects as objects
 from ringd_client import _process
 from ringd_client._arena import Arena, default_limit_bytes
 from ringd_client._attach import Deadline, Membership, attach
-from ringd_client._calls import Caller, checked_limit
+from ringd_client._calls import Caller, Place, checked_limit
+from ringd_client._coalesce import Batch, misplaced
+from ringd_client._collectives import Preparer
 from ringd_client._connection import Connection
 from ringd_client._core import ClientState, Operation, UnsentError
 from ringd_client._environment import daemon_socket
 from ringd_client._handle import Handle
-from ringd_client._transport import Transport
+from ringd_client._messages import Message
+from ringd_client._steps import Steps
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 def connect(
@@ -45,16 +56,71 @@ def connect(
     deadline = Deadline.after(timeout_s)
     limit = checked_limit(arena_limit_bytes)
     transport, membership = attach(socket or daemon_socket(), deadline)
-    return Communicator(
-        transport, membership, limit or membership.arena_limit_bytes or default_limit_bytes()
+    connection = Connection(transport, ClientState(membership.rank, membership.max_in_flight))
+    arena = Arena(
+        limit or membership.arena_limit_bytes or default_limit_bytes(),
+        connection.announce,
+        connection.retract,
     )
+    return Communicator(connection, arena, membership)
+
+
+def _blocking(
+    call: Callable[Concatenate[Preparer, P], Operation[T]],
+) -> Callable[Concatenate[Communicator, P], T]:
+    """The method that makes a call and waits for it."""
+
+    @wraps(call)
+    def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._batch is not None and (batch := self._collecting()):
+            return call(batch, *args, **kwargs).output
+        operation = call(self, *args, **kwargs)
+        self._connection.post(operation)
+        self._connection.finish(operation)
+        return operation.output
+
+    return method
+
+
+def _started(
+    call: Callable[Concatenate[Preparer, P], Operation[T]],
+) -> Callable[Concatenate[Communicator, P], Handle[T]]:
+    """The method that makes a call and returns a handle."""
+
+    @wraps(call)
+    def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> Handle[T]:
+        if self._collecting():
+            raise misplaced(f"a {call.__name__} with a handle")
+        operation = call(self, *args, **kwargs)
+        operation.detached = True
+        self._connection.post(operation)
+        return Handle(self._connection, operation)
+
+    method.__doc__ = (
+        f"As :meth:`{call.__name__}`, without waiting: a :class:`Handle`, whose ``wait()`` returns "
+        "what that\n    returns. The input has been read when this returns; do not touch the "
+        "output before ``wait()``."
+    )
+    return method
+
+
+def _played(
+    call: Callable[Concatenate[Caller, P], Steps[T]],
+) -> Callable[Concatenate[Communicator, P], T]:
+    """The method that makes a call of several operations."""
+
+    @wraps(call)
+    def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._play(call.__name__, call(self, *args, **kwargs))
+
+    return method
 
 
 class Communicator(Caller):
     """A rank's place in a group; the calling thread waits for its results.
 
     Any thread may use it. Which order calls have, what tensors may look like, and what holds
-    after an error: docs/semantics.md. All collectives take these keywords:
+    after an error: docs/semantics.md. Calls take these keywords, as far as they have them:
 
     - ``timeout_s``: the call's one deadline, from its beginning, on all ranks (default: the
       daemon's setting, which is 300 s unless set).
@@ -65,265 +131,179 @@ class Communicator(Caller):
 
     And all raise alike:
 
-    - UnsupportedTypeError (a TypeError): no tensor, or a dtype or reduction ringd has not.
+    - UnsupportedTypeError (a TypeError): no tensor, or a dtype ringd has not.
+      UnsupportedReductionError (also a ValueError): a reduce op that the dtype has not.
     - InvalidTensorError, InvalidArgumentError (ValueErrors): see the text.
     - CollectiveTimeoutError, CollectiveMismatchError: the group stands.
-    - PeerLostError, DaemonLostError, MembershipChangedError: close, and connect again.
+    - PeerLostError, DaemonLostError, MembershipChangedError: close, and connect again. If only
+      a group of ``new_group`` was hit, the others go on.
     - TooManyOperationsError, ArenaFullError: nothing was posted.
-    - CommunicatorClosedError: it is closed, or belongs to the parent process.
+    - CommunicatorClosedError, GroupFreedError: it is closed, or belongs to the parent process.
+
+    Each collective has a twin whose name ends in ``_async`` and that returns a :class:`Handle`;
+    those of ``send`` and ``recv`` are ``isend`` and ``irecv``.
     """
 
-    def __init__(self, transport: Transport, membership: Membership, limit_bytes: int) -> None:
-        """Use :func:`connect`."""
-        state = ClientState(membership.rank, membership.max_in_flight)
-        self._connection = Connection(transport, state)
-        arena = Arena(limit_bytes, self._connection.announce, self._connection.retract)
-        super().__init__(state, arena, membership)
-        _process.opened(self)
+    def __init__(
+        self,
+        connection: Connection,
+        arena: Arena,
+        membership: Membership,
+        place: Place | None = None,
+    ) -> None:
+        """Use :func:`connect`, ``new_group`` or ``split``."""
+        self._connection = connection
+        super().__init__(connection.state, arena, membership, place)
+        if place is None:
+            _process.opened(self)
 
     # ------------------------------------------------------------ collectives
 
-    def all_reduce(
+    all_reduce = _blocking(collectives.all_reduce)
+    reduce = _blocking(collectives.reduce)
+    broadcast = _blocking(collectives.broadcast)
+    all_gather = _blocking(collectives.all_gather)
+    gather = _blocking(collectives.gather)
+    scatter = _blocking(collectives.scatter)
+    reduce_scatter = _blocking(collectives.reduce_scatter)
+    all_to_all = _blocking(collectives.all_to_all)
+    barrier = _blocking(collectives.barrier)
+
+    all_reduce_async = _started(collectives.all_reduce)
+    reduce_async = _started(collectives.reduce)
+    broadcast_async = _started(collectives.broadcast)
+    all_gather_async = _started(collectives.all_gather)
+    gather_async = _started(collectives.gather)
+    scatter_async = _started(collectives.scatter)
+    reduce_scatter_async = _started(collectives.reduce_scatter)
+    all_to_all_async = _started(collectives.all_to_all)
+    barrier_async = _started(collectives.barrier)
+
+    all_gather_object = _played(objects.all_gather_object)
+    broadcast_object = _played(objects.broadcast_object)
+    gather_object = _played(objects.gather_object)
+    scatter_object = _played(objects.scatter_object)
+
+    @contextlib.contextmanager
+    def coalesce(self) -> Iterator[None]:
+        """Send the calls of a block together: ``with comm.coalesce(): ...``.
+
+        The block takes all_reduce, reduce, broadcast, all_gather and reduce_scatter, by their
+        blocking names. A call is checked at once and its tensors are kept; inputs are read at
+        the end of the block, and results are in the tensors after it. Calls of the same
+        collective, dtype, op, root, algorithm and ``deterministic`` become one operation (of
+        at most 1,024 calls); uneven parts travel alone. The operations have the order in which
+        each sort of call came first, so all ranks must make the same calls in the same order.
+        The shortest ``timeout_s`` in the block is that of all. Other threads' calls are
+        ordinary ones.
+
+        An exception in the block: nothing is posted. If it was a call that was refused, peers
+        raise too.
+
+        Raises:
+            InvalidArgumentError: another call in the block, or a block in a block.
+            RingdError: how the first operation that failed did; the others are over as well.
+
+        Cost: as one call of the joint size for each operation. Data is always copied, in and
+        out, and that of all_gather and reduce_scatter once more.
+        """
+        batch = Batch.open(self, threading.get_ident)
+        try:
+            yield
+        except BaseException:
+            batch.abandon()
+            raise
+        try:
+            self._finish_all(batch.operations())
+        finally:
+            batch.conclude()
+
+    # ------------------------------------------------------------ messages
+
+    send = _blocking(messages.send)
+    recv = _blocking(messages.recv)
+    isend = _started(messages.send)
+    irecv = _started(messages.recv)
+
+    def batch_p2p(
         self,
-        tensor: T,
-        op: str = "sum",
+        ops: Sequence[Message],
         *,
         timeout_s: float | None = None,
         recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        deterministic: bool = False,
-        preserve_input: bool = False,
-    ) -> T:
-        """Combine the tensors of all ranks element by element, in place.
+    ) -> list[Handle[Any]]:
+        """Begin several messages, all or none.
 
         Args:
-            tensor: this rank's contribution, which becomes the result; of equal shape and
-                dtype on all ranks.
-            op: sum, prod, min, max, or avg (floating-point types only).
-            deterministic: fold from the left in rank order, whatever size and algorithm.
-            timeout_s, recv_timeout_ms, algorithm, preserve_input: see the class.
+            ops: each ``ringd_client.Send(tensor, dest, tag)`` or
+                ``ringd_client.Recv(tensor, source, tag)``.
+            timeout_s, recv_timeout_ms: for each of them.
 
         Returns:
-            ``tensor``.
+            Their handles, in the same order: as from :meth:`isend` and :meth:`irecv`.
 
-        Cost: for T bytes and N ranks each sends 2T(N-1)/N, in 2(N-1) steps on a ring and 2
-        with "direct"; small tensors travel whole, in one step. One copy in and one out, unless
-        the tensor is from ``empty``.
+        Raises:
+            RingdError: one of them was refused; none was posted.
         """
-        self._run(
-            "all_reduce",
-            self._planner.all_reduce,
-            (tensor, op, algorithm, deterministic, preserve_input),
-            timeout_s,
-            recv_timeout_ms,
-        )
-        return tensor
+        if self._collecting():
+            raise misplaced("batch_p2p")
+        operations = messages.prepare_all(self, ops, timeout_s, recv_timeout_ms)
+        for operation in operations:
+            operation.detached = True
+        posted, failure = self._post_all(operations)
+        if failure is not None:
+            raise failure
+        return [Handle(self._connection, operation) for operation in posted]
 
-    def all_reduce_async(
-        self,
-        tensor: T,
-        op: str = "sum",
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        deterministic: bool = False,
-        preserve_input: bool = False,
-    ) -> Handle[T]:
-        """As :meth:`all_reduce`, without waiting; do not touch ``tensor`` before ``wait()``."""
-        return self._start(
-            "all_reduce",
-            self._planner.all_reduce,
-            (tensor, op, algorithm, deterministic, preserve_input),
-            timeout_s,
-            recv_timeout_ms,
-            tensor,
-        )
+    # ------------------------------------------------------------ groups
 
-    def reduce_scatter(
-        self,
-        output: T,
-        input: Any,
-        op: str = "sum",
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        deterministic: bool = False,
-    ) -> T:
-        """Combine the inputs of all ranks, and give each rank its part of the result.
+    def new_group(
+        self, ranks: Sequence[int], *, timeout_s: float | None = None
+    ) -> Communicator | None:
+        """A communicator for some ranks of this one; all ranks of this one make the call.
+
+        It shares the connection and the shared memory, and has its own order of calls. The
+        group's ranks are numbered in the order of ``ranks``, sorted.
 
         Args:
-            output: where this rank's part goes.
-            input: N parts in rank order; N times as many elements as ``output``. It is only
-                read, and may share memory with ``output``.
-            op, deterministic: as for :meth:`all_reduce`.
-            timeout_s, recv_timeout_ms, algorithm: see the class.
+            ranks: of this communicator, in any order, the same on all ranks.
+            timeout_s: see the class.
 
         Returns:
-            ``output``.
+            The communicator, to be closed when it is not needed any more; None on ranks that
+            are not members, which do not wait.
 
-        Cost: for an input of T bytes each rank sends T(N-1)/N. The input is always copied.
+        Raises:
+            InvalidArgumentError: not different ranks of this communicator.
+            CollectiveMismatchError: members do not agree who they are.
+
+        Cost: an all_reduce of 8 bytes among the members.
         """
-        self._run(
-            "reduce_scatter",
-            self._planner.reduce_scatter,
-            (output, input, op, algorithm, deterministic),
-            timeout_s,
-            recv_timeout_ms,
-        )
-        return output
+        return self._entered(self._play("new_group", groups.new_group(self, ranks, timeout_s)))
 
-    def reduce_scatter_async(
-        self,
-        output: T,
-        input: Any,
-        op: str = "sum",
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        deterministic: bool = False,
-    ) -> Handle[T]:
-        """As :meth:`reduce_scatter`, without waiting; ``input`` has been read on return."""
-        return self._start(
-            "reduce_scatter",
-            self._planner.reduce_scatter,
-            (output, input, op, algorithm, deterministic),
-            timeout_s,
-            recv_timeout_ms,
-            output,
-        )
-
-    def all_gather(
-        self,
-        output: T,
-        input: Any,
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        preserve_input: bool = False,
-    ) -> T:
-        """Give every rank the inputs of all, in rank order.
+    def split(
+        self, color: int | None, key: int = 0, *, timeout_s: float | None = None
+    ) -> Communicator | None:
+        """Communicators for all ranks that name the same color; all ranks make the call.
 
         Args:
-            output: N times as many elements as ``input``: of shape (N, ...), or any
-                other with that many.
-            input: this rank's part, of equal shape and dtype on all ranks; only read. It may
-                be its own part of ``output``.
-            timeout_s, recv_timeout_ms, algorithm, preserve_input: see the class; what is
-                preserved is ``output``.
+            color: any number of 64 bits; None: this rank joins none.
+            key: the order within a color; equal keys are in the order of ranks.
+            timeout_s: for all of it; see the class.
 
         Returns:
-            ``output``.
+            The communicator of this rank's color; None for color None.
 
-        Cost: for an output of T bytes each rank sends T(N-1)/N.
+        Raises: as :meth:`new_group`.
+
+        Cost: an all_gather of 24 bytes per rank, and what :meth:`new_group` costs.
         """
-        self._run(
-            "all_gather",
-            self._planner.all_gather,
-            (output, input, algorithm, preserve_input),
-            timeout_s,
-            recv_timeout_ms,
-        )
-        return output
+        return self._entered(self._play("split", groups.split(self, color, key, timeout_s)))
 
-    def all_gather_async(
-        self,
-        output: T,
-        input: Any,
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        preserve_input: bool = False,
-    ) -> Handle[T]:
-        """As :meth:`all_gather`, without waiting; ``input`` has been read on return."""
-        return self._start(
-            "all_gather",
-            self._planner.all_gather,
-            (output, input, algorithm, preserve_input),
-            timeout_s,
-            recv_timeout_ms,
-            output,
-        )
-
-    def broadcast(
-        self,
-        tensor: T,
-        root: int,
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        preserve_input: bool = False,
-    ) -> T:
-        """Give every rank the tensor of rank ``root``, bit for bit.
-
-        The root may return before the others have the data.
-
-        Args:
-            tensor: the data on the root, where it is only read; overwritten on the others.
-            root: the same on all ranks.
-            timeout_s, recv_timeout_ms, algorithm, preserve_input: see the class.
-
-        Returns:
-            ``tensor``.
-
-        Cost: ceil(log2 N) steps; T bytes per link of the tree.
-        """
-        self._run(
-            "broadcast",
-            self._planner.broadcast,
-            (tensor, root, algorithm, preserve_input),
-            timeout_s,
-            recv_timeout_ms,
-        )
-        return tensor
-
-    def broadcast_async(
-        self,
-        tensor: T,
-        root: int,
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-        preserve_input: bool = False,
-    ) -> Handle[T]:
-        """As :meth:`broadcast`, without waiting; do not touch ``tensor`` before ``wait()``."""
-        return self._start(
-            "broadcast",
-            self._planner.broadcast,
-            (tensor, root, algorithm, preserve_input),
-            timeout_s,
-            recv_timeout_ms,
-            tensor,
-        )
-
-    def barrier(
-        self,
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-    ) -> None:
-        """Return when every rank has come here; ``timeout_s`` and the others: see the class."""
-        self._run("barrier", self._planner.barrier, (algorithm,), timeout_s, recv_timeout_ms)
-
-    def barrier_async(
-        self,
-        *,
-        timeout_s: float | None = None,
-        recv_timeout_ms: float | None = None,
-        algorithm: str = "auto",
-    ) -> Handle[None]:
-        """As :meth:`barrier`, without waiting."""
-        arguments = (algorithm,)
-        return self._start(
-            "barrier", self._planner.barrier, arguments, timeout_s, recv_timeout_ms, None
-        )
+    def _entered(self, place: Place | None) -> Communicator | None:
+        if place is None:
+            return None
+        return type(self)(self._connection, self._arena, self._membership, place)
 
     # ------------------------------------------------------------ the rest
 
@@ -346,9 +326,10 @@ class Communicator(Caller):
         return dict(operation.reply)
 
     def close(self) -> None:
-        """Wait for operations in flight, up to their deadlines, say goodbye, and disconnect.
+        """Wait for operations in flight, up to their deadlines; then leave the group.
 
-        A second call does nothing. Tensors of ``empty`` keep their memory.
+        That of the world says goodbye and disconnects, which ends all others. A second call
+        does nothing. Tensors of ``empty`` keep their memory.
         """
         self._close("closed", "", wait=True)
 
@@ -375,36 +356,50 @@ class Communicator(Caller):
         self._arena.after_fork_in_child()
 
     def _close(self, how: str, detail: str, *, wait: bool) -> None:
+        if self.group:
+            if self._state.close_group(self.group):
+                self._connection.free_group(self.group, wait=wait)
+            return
         self._connection.close(how=how, detail=detail, wait=wait)
         self._arena.close()
         _process.closed(self)
 
-    def _run(
-        self,
-        collective: str,
-        plan: Callable[..., Operation],
-        arguments: tuple[Any, ...],
-        timeout_s: float | None,
-        recv_timeout_ms: float | None,
-    ) -> None:
-        operation = self._begin(collective, plan, arguments, timeout_s, recv_timeout_ms)
-        self._connection.finish(operation)
+    # ------------------------------------------------------------ posting and waiting
 
-    def _start(
-        self,
-        collective: str,
-        plan: Callable[..., Operation],
-        arguments: tuple[Any, ...],
-        timeout_s: float | None,
-        recv_timeout_ms: float | None,
-        output: T,
-    ) -> Handle[T]:
-        operation = self._begin(
-            collective, plan, arguments, timeout_s, recv_timeout_ms, detached=True
-        )
-        return Handle(self._connection, operation, output)
+    def _play(self, name: str, steps: Steps[T]) -> T:
+        """Make the operations of a call one after another."""
+        if self._collecting():
+            raise misplaced(name)
+        try:
+            while True:
+                operation = next(steps)
+                self._connection.post(operation)
+                self._connection.finish(operation)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
-    def _post(self, operation: Operation) -> None:
+    def _finish_all(self, operations: list[Operation[Any]]) -> None:
+        """Post, and wait until all are over.
+
+        Raises:
+            RingdError: the first failure.
+        """
+        posted, failure = self._post_all(operations)
+        try:
+            for operation in posted:
+                try:
+                    self._connection.finish(operation)
+                except RingdError as exc:
+                    failure = failure or exc
+        except BaseException:
+            for operation in posted:
+                operation.give_up(RingdError("its caller was interrupted"))
+            raise
+        if failure is not None:
+            raise failure
+
+    def _post(self, operation: Operation[Any]) -> None:
         self._connection.post(operation)
 
     def _end(self, unsent: UnsentError) -> RingdError:

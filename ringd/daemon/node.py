@@ -380,6 +380,7 @@ class Node:
                     "peer": str(link.connection.channel.peer),
                     "sent_bytes": link.sent_bytes,
                     "received_bytes": link.received_bytes,
+                    "sent_frames": link.sent_frames,
                 }
                 for peer, link in sorted(engine.links.items())
             },

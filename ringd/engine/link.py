@@ -87,11 +87,17 @@ class Link:
         self._untold_bytes = 0
         self._unacked: deque[tuple[int, Holder | bytes]] = deque()
         self._ready: deque[Turns] = deque()
+        self._acks_sent = 0
         self._landing: Sink | None = None
         self._ack_now = False
         self._ahead: dict[int, RunAhead] = {}
         self._budget = Budget(allowance_bytes(engine.world_size))
         self.users: set[int] = set()
+
+    @property
+    def sent_frames(self) -> int:
+        """How many frames went out, acknowledgements among them."""
+        return self._sent_no + self._acks_sent
 
     def ahead_of(self, stream: int) -> RunAhead:
         """How far eager data of a group may run ahead of this peer's calls."""
@@ -156,6 +162,7 @@ class Link:
     def _send_ack(self) -> None:
         self._told_no = self._taken_no
         self._untold_bytes = 0
+        self._acks_sent += 1
         frame = encode(_ACK, ack=self._taken_no)
         self.connection.send((frame,), len(frame))
         self.sent_bytes += len(frame)

@@ -1,8 +1,8 @@
 """Where the data of an operation lies: the caller's region, and each chunk's place at a rank.
 
 The *region* is what client and daemon share: it depends on the call alone, never on the
-algorithm. A schedule's chunks are laid over it; chunks that only pass through a rank (an inner node of
-a gather's tree) lie in scratch memory of the daemon's, the *transit*.
+algorithm. A schedule's chunks are laid over it; chunks that only pass through a rank (an inner
+node of a gather's tree) lie in scratch memory of the daemon's, the *transit*.
 
 Everything is counted in elements.
 """
@@ -140,4 +140,5 @@ def _pairs(spec: OpSpec, rank: int, n: int, splits: tuple[int, ...]) -> dict[int
 
 
 def _touched(schedule: Schedule) -> set[int]:
-    return {move.chunk for r in schedule.rounds for move in (*r.sends, *r.recvs)}
+    sent = {send.chunk for round_ in schedule.rounds for send in round_.sends}
+    return sent | {recv.chunk for round_ in schedule.rounds for recv in round_.recvs}

@@ -152,7 +152,12 @@ def compile_plan(
     readers: list[tuple[int, ...]] = []
     for chunk, cells in cut.cells.items():
         state = walk.states[chunk]
-        per_cell = tuple(_application(schedule, chunk, group) for group in state.closed)
+        per_cell = tuple(
+            _application(
+                schedule, group, ends=chunk in schedule.owned and group is state.closed[-1]
+            )
+            for group in state.closed
+        )
         applications.extend([per_cell] * len(cells))
         counts = tuple(state.readers.get(v, 0) for v in range(len(state.closed) + 1))
         readers.extend([counts] * len(cells))
@@ -255,11 +260,12 @@ def _order(schedule: Schedule, group: list[Recv]) -> list[int]:
     return sorted([*peers, schedule.rank])
 
 
-def _application(schedule: Schedule, chunk: int, group: list[Recv]) -> Application:
+def _application(schedule: Schedule, group: list[Recv], *, ends: bool) -> Application:
+    """``ends``: with it the chunk is reduced, and finalised."""
     if group[0].action == "copy":
         return Application(1, -1, False)
     own = _order(schedule, group).index(schedule.rank)
-    return Application(len(group), own, chunk in schedule.owned)
+    return Application(len(group), own, ends)
 
 
 def _flow(peer: int, walk: _Walk, cut: _Cut, schedule: Schedule, eager_bytes: int) -> Flow:

@@ -244,7 +244,7 @@ def draw_exchange(rng: random.Random, n: int, salt: int) -> Exchange:
             Message(
                 source,
                 dest,
-                1000 + number if any_source else rng.choice(TAGS),
+                1000 * (salt + 1) + number if any_source else rng.choice(TAGS),
                 rng.choice(COUNTS),
                 rng.choice(DTYPES),
                 salt + number,

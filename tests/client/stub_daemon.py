@@ -1,8 +1,8 @@
 """A daemon's stand-in: it speaks the client protocol and plays all other ranks itself.
 
-The other ranks always contribute what this rank contributed, so that expected values follow
-from the definition of each collective. Tests script it: hold answers back, fail them, fall
-silent, die.
+In reductions the other ranks contribute what this rank contributed. What they give us otherwise
+counts from 100 times their rank, and a root's tensor or a message counts from zero. Tests script
+it: hold answers back, fail them, fall silent, die.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from ringd.errors import RingdError
-from ringd.vocabulary import OpSpec, unpack_spec
+from ringd.schedules.layout import Region, region_of
+from ringd.vocabulary import ANY_SOURCE, IN_PARTS, OpSpec, unpack_spec
 from ringd.wire import ipc
 
 Script = Callable[["Submitted"], RingdError | str | None]
@@ -38,6 +39,7 @@ class Submitted:
     recv_timeout_s: float
     segment: int
     offset: int
+    local: Any
 
 
 class StubDaemon:
@@ -46,6 +48,8 @@ class StubDaemon:
     Attributes:
         log: all messages received, oldest first.
         segments: the memory that is mapped now, by number.
+        groups: the world and the groups made, each with its members as ranks of the world.
+        freed: the numbers of groups that were given back.
         script: see Script.
         refuse: the error to answer HELLO with.
         goodbye: the body of the GOODBYE, once it came.
@@ -60,6 +64,8 @@ class StubDaemon:
         self.held: list[Submitted] = []
         self.poisons: list[tuple[OpSpec, dict[str, Any]]] = []
         self.segments: dict[int, mmap.mmap] = {}
+        self.groups: dict[int, tuple[int, ...]] = {0: tuple(range(world_size))}
+        self.freed: list[int] = []
         self.script: Script = lambda submitted: None
         self.refuse: RingdError | None = None
         self.welcomes = True
@@ -87,7 +93,9 @@ class StubDaemon:
         """End one operation."""
         if error is None:
             self._work(submitted)
-        self.send(ipc.DONE, submitted.request, None if error is None else error.to_wire())
+        result = self._sender(submitted) if error is None else None
+        told = None if error is None else error.to_wire()
+        self.send(ipc.DONE, submitted.request, told, result)
 
     def send(self, *message: Any) -> None:
         """Say anything."""
@@ -165,6 +173,8 @@ class StubDaemon:
             self._submit(Submitted(body[0], unpack_spec(body[1]), *body[2:]))
         elif kind == ipc.POISON:
             self.poisons.append((unpack_spec(body[1]), body[2]))
+        elif kind == ipc.FREE_GROUP:
+            self.freed.append(body[0])
         elif kind == ipc.STATUS:
             self.send(ipc.STATUS_REPLY, body[0], {"scope": body[1], "rank": self.rank})
         elif kind == ipc.GOODBYE:
@@ -192,45 +202,114 @@ class StubDaemon:
 
     # ------------------------------------------------------------ the other ranks
 
-    def region(self, submitted: Submitted) -> Any:
-        """The working region as a flat array (bfloat16 as float32 values can't be: as int16)."""
+    def place(self, submitted: Submitted) -> tuple[int, int]:
+        """(rank, world size) in the group of an operation."""
+        members = self.groups[submitted.spec.group]
+        return members.index(self.rank), len(members)
+
+    def layout(self, submitted: Submitted) -> Region:
+        """Where the input and the result lie in the region."""
         spec = submitted.spec
-        count = spec.region_count(self.world_size)
+        if spec.collective in ("send", "recv"):
+            return Region(spec.count, (0, spec.count), (0, spec.count))
+        return region_of(spec, *self.place(submitted), tuple(submitted.local or ()))
+
+    def region(self, submitted: Submitted) -> Any:
+        """The working region as a flat array; types that numpy lacks are shown as bits."""
+        count = self.layout(submitted).count
         if not count:
             return np.empty(0, np.uint8)
         assert submitted.offset % 8 == 0
-        dtype = "int16" if spec.dtype == "bfloat16" else spec.dtype
+        dtype = _BITS.get(submitted.spec.dtype, submitted.spec.dtype)
         return np.frombuffer(self.segments[submitted.segment], dtype, count, submitted.offset)
 
+    def _sender(self, submitted: Submitted) -> int | None:
+        """For recv: who sent; "any" is the last rank."""
+        spec = submitted.spec
+        if spec.collective != "recv":
+            return None
+        return self.place(submitted)[1] - 1 if spec.root == ANY_SOURCE else spec.root
+
     def _work(self, submitted: Submitted) -> None:
+        """Do the operation, with the other ranks' data as the module says."""
         spec = submitted.spec
         region = self.region(submitted)
-        if not region.size:
+        rank, n = self.place(submitted)
+        if spec.collective == "new_group":
+            self._make_group(spec, region)
+        elif not region.size:
             return
-        if spec.collective in ("all_reduce", "reduce_scatter"):
-            if spec.dtype == "bfloat16":
-                wide = (region.astype(np.uint16).astype(np.uint32) << 16).view(np.float32)
-                result = self._reduced(wide, spec.reduce_op).astype(np.float32)
-                region[:] = (result.view(np.uint32) >> 16).astype(np.uint16).view(np.int16)
-            else:
-                region[:] = self._reduced(region, spec.reduce_op)
-        elif spec.collective == "all_gather":
-            parts = region.reshape(self.world_size, -1)
-            own = parts[self.rank].copy()
-            for r in range(self.world_size):
-                parts[r] = own + own.dtype.type(r - self.rank)
-        elif spec.collective == "broadcast" and spec.root != self.rank:
-            region[:] = np.arange(region.size)
+        elif spec.collective in ("all_reduce", "reduce", "reduce_scatter"):
+            self._reduce(spec, region, n)
+        elif spec.collective in IN_PARTS:
+            self._move_parts(submitted, region, rank, n)
+        elif spec.collective == "all_to_all":
+            self._exchange(submitted, region, rank, n)
+        elif spec.collective == "recv" or (spec.collective == "broadcast" and spec.root != rank):
+            region[:] = _counted(region.size, 0, region.dtype)
 
-    def _reduced(self, values: Any, op: str) -> Any:
-        if op == "sum":
-            return values * values.dtype.type(self.world_size)
-        if op == "prod":
-            return values**self.world_size
-        return values
+    def _make_group(self, spec: OpSpec, region: Any) -> None:
+        members = tuple(self.groups[spec.group][member] for member in spec.counts)
+        if self.rank in members:
+            region[0] = number = max(self.groups) + 1
+            self.groups[number] = members
+
+    def _reduce(self, spec: OpSpec, region: Any, n: int) -> None:
+        if spec.dtype == "bfloat16":
+            wide = (region.astype(np.uint16).astype(np.uint32) << 16).view(np.float32)
+            result = _reduced(wide, spec.reduce_op, n).astype(np.float32)
+            region[:] = (result.view(np.uint32) >> 16).astype(np.uint16).view(np.int16)
+        else:
+            region[:] = _reduced(region, spec.reduce_op, n)
+
+    def _move_parts(self, submitted: Submitted, region: Any, rank: int, n: int) -> None:
+        """The part of another rank r in all_gather and gather counts from 100*r."""
+        spec, layout = submitted.spec, self.layout(submitted)
+        gathers = spec.collective in ("all_gather", "gather")
+        if gathers and layout.result[1]:
+            own = region[layout.load[0] : sum(layout.load)].copy()
+            at = 0
+            for r, count in enumerate(spec.part_counts(n)):
+                region[at : at + count] = own if r == rank else _counted(count, r, own.dtype)
+                at += count
+        elif spec.collective == "scatter" and rank != spec.root:
+            region[:] = _counted(region.size, 0, region.dtype)
+
+    def _exchange(self, submitted: Submitted, region: Any, rank: int, n: int) -> None:
+        """What rank r has for us counts from 100*r; our own part must be there already."""
+        counts = [rows * submitted.spec.count for rows in submitted.local[n:]]
+        at = sum(rows * submitted.spec.count for rows in submitted.local[:n])
+        for r, count in enumerate(counts):
+            if r != rank:
+                region[at : at + count] = _counted(count, r, region.dtype)
+            at += count
 
     def _spoil(self, submitted: Submitted) -> None:
         """A failed operation leaves anything in its region."""
         region = self.region(submitted)
         if region.size:
-            region[:] = 99
+            region[:] = np.full(region.size, 99).astype(region.dtype)
+
+
+_BITS = {
+    "bfloat16": "int16",
+    "float8_e4m3fn": "uint8",
+    "float8_e5m2": "uint8",
+    "float8_e4m3fnuz": "uint8",
+    "float8_e5m2fnuz": "uint8",
+}
+
+
+def _counted(count: int, rank: int, dtype: Any) -> Any:
+    return (np.arange(count) + 100 * rank).astype(dtype)
+
+
+def _reduced(values: Any, op: str, n: int) -> Any:
+    """All of ``n`` ranks contribute the same."""
+    if op in ("sum", "premul_sum") and values.dtype != bool:
+        return values * values.dtype.type(n)
+    if op == "prod" and values.dtype != bool:
+        return values**n
+    if op == "bxor":
+        return values if n % 2 else values ^ values
+    return values

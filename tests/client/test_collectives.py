@@ -1,7 +1,7 @@
 """Each collective: what the daemon is asked, and what arrives in the caller's tensor.
 
-The stand-in plays ranks 0 and 2 beside us (rank 1 of 3); they contribute what we do, except
-that in all_gather rank r's part is ours plus (r - 1).
+The stand-in plays ranks 0 and 2 beside us (rank 1 of 3): to reductions they contribute what we do;
+what else comes from rank r counts from 100*r.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def test_all_gather_gives_all_parts_in_rank_order(
     output = torch.full(shape, -1.0)
     part = torch.tensor([[10.0, 20.0], [30.0, 40.0]])
     assert comm.all_gather(output, part) is output
-    expected = [9, 19, 29, 39, 10, 20, 30, 40, 11, 21, 31, 41]
+    expected = [0, 1, 2, 3, 10, 20, 30, 40, 200, 201, 202, 203]
     assert output.flatten().tolist() == expected
     assert daemon.submitted[-1].spec == OpSpec("all_gather", "float32", "", (2, 2))
 
@@ -95,7 +95,7 @@ def test_all_gather_gives_all_parts_in_rank_order(
 def test_all_gather_from_its_own_place_in_the_output(comm: Communicator) -> None:
     output = torch.tensor([0.0, 0.0, 5.0, 6.0, 0.0, 0.0])
     comm.all_gather(output, output[2:4])
-    assert output.tolist() == [4, 5, 5, 6, 6, 7]
+    assert output.tolist() == [0, 1, 5, 6, 200, 201]
 
 
 def test_broadcast_from_another_rank_overwrites(comm: Communicator, daemon: StubDaemon) -> None:
@@ -168,7 +168,7 @@ def test_sizes_from_four_bytes_to_eight_megabytes(
 def test_libraries_may_be_mixed_within_a_call(comm: Communicator) -> None:
     output = np.zeros((3, 2), np.float32)
     comm.all_gather(output, torch.tensor([1.0, 2.0]))
-    assert output.tolist() == [[0, 1], [1, 2], [2, 3]]
+    assert output.tolist() == [[0, 1], [1, 2], [200, 201]]
 
 
 def test_a_failed_operation_leaves_the_tensor_untouched(

@@ -33,25 +33,29 @@ class Settled:
             raise self.error
 
 
-def new_operation(settled: Settled | None = None) -> Operation:
+def new_operation(settled: Settled | None = None) -> Operation[Any]:
     return Operation("all_reduce", b"spec", 3, 4096, settled)
 
 
-def submitted(state: ClientState, settled: Settled | None = None) -> Operation:
+def submitted(state: ClientState, settled: Settled | None = None) -> Operation[Any]:
     operation = new_operation(settled)
     state.submit(operation, 1.0)
     return operation
 
 
-def done(operation: Operation, error: RingdError | None = None) -> bytes:
-    return ipc.pack(ipc.DONE, operation.request, None if error is None else error.to_wire())
+def done(
+    operation: Operation[Any], error: RingdError | None = None, result: int | None = None
+) -> bytes:
+    told = None if error is None else error.to_wire()
+    return ipc.pack(ipc.DONE, operation.request, told, result)
 
 
 def test_a_submission_is_the_message_of_the_protocol() -> None:
     state = ClientState(rank=0)
     operation = new_operation()
     operation.recv_timeout_s = 0.5
-    expected = [ipc.SUBMIT, 1, b"spec", 12.5, 0.5, 3, 4096]
+    operation.local = (1, 2)
+    expected = [ipc.SUBMIT, 1, b"spec", 12.5, 0.5, 3, 4096, [1, 2]]
     assert ipc.unpack(state.submit(operation, 12.5)) == expected
     error = InvalidArgumentError("no")
     assert ipc.unpack(state.poison(b"bad", error)) == [ipc.POISON, 2, b"bad", error.to_wire()]
@@ -176,7 +180,9 @@ def test_a_late_refusal_carries_its_own_error() -> None:
     assert isinstance(operation.answer, PeerLostError)
 
 
-@pytest.mark.parametrize("message", [(ipc.DONE, 77, None), (200, "?"), (ipc.STATUS_REPLY, 77, {})])
+@pytest.mark.parametrize(
+    "message", [(ipc.DONE, 77, None, None), (200, "?"), (ipc.STATUS_REPLY, 77, {})]
+)
 def test_unknown_messages_and_answers_to_nobody_are_passed_over(message: tuple[Any, ...]) -> None:
     state = ClientState(rank=0)
     operation = submitted(state)

@@ -35,7 +35,7 @@ def test_wait_returns_the_output_every_time(comm: Communicator) -> None:
 def test_every_collective_has_an_asynchronous_form(comm: Communicator) -> None:
     part, whole = torch.ones(2), torch.zeros(3, 2)
     assert comm.all_gather_async(whole, part).wait() is whole
-    assert whole.tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert whole.tolist() == [[0, 1], [1, 1], [200, 201]]
     assert comm.reduce_scatter_async(part, whole).wait() is part
     assert part.tolist() == [3, 3]
     assert comm.broadcast_async(part, 0).wait().tolist() == [0, 1]
@@ -50,7 +50,7 @@ def test_the_input_is_read_before_the_call_returns(comm: Communicator, daemon: S
     eventually(lambda: daemon.held)
     daemon.release()
     handle.wait()
-    assert whole.tolist() == [[0, 0], [1, 1], [2, 2]]
+    assert whole.tolist() == [[0, 1], [1, 1], [200, 201]]
 
 
 def test_a_wait_that_expires_leaves_the_operation_running(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ringd.engine.message import Landing, Send
+from ringd.engine.message import Post
 from ringd.errors import RingdError
 from ringd.vocabulary import ANY_SOURCE, RECV, SEND, OpSpec
 from tests.engine.scene import Array, Scene
@@ -152,4 +152,4 @@ class MailScene(Scene):
         links = self.engine(rank).links.values()
         held = [what for link in links for _, what in link._unacked]
         landing = [getattr(link._landing, "op", None) for link in links]
-        return not any(isinstance(what, Send | Landing) for what in [*held, *landing])
+        return not any(isinstance(what, Post) for what in [*held, *landing])

@@ -95,7 +95,7 @@ def test_a_size_that_nobody_has_is_refused_before_a_plan_is_made_for_it() -> Non
 
         peer = scene.call(1)
         huge = OpSpec("all_reduce", "float32", "sum", (2**62, 4))
-        scene.engine(0).submit(huge.packed, region, refused.set_result)
+        scene.engine(0).submit(huge.packed, region, lambda error, _: refused.set_result(error))
         assert isinstance(await refused, InvalidArgumentError)
         assert (await peer).code == "mismatch"
         await scene.sum_works()
@@ -158,7 +158,7 @@ def test_a_peers_error_of_another_kind_has_no_power_over_this_ranks_trainer() ->
                 scene.call(0),
             ]
             error = {"code": code, "message": "because", "fields": {"rank": 0}}
-            scene.trainer(0).node.on_abort(epoch, 0, seq, error)
+            scene.trainer(0).node.on_abort(epoch, 0, 0, seq, error)
             (one,) = await scene.all(futures)
             assert one.code == "collective"
             assert one.error is not None

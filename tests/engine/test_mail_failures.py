@@ -281,6 +281,23 @@ def test_a_message_that_was_sent_before_a_goodbye_is_still_received(n: int) -> N
     scene.run(main)
 
 
+def test_news_of_a_goodbye_may_overtake_the_last_message_on_a_new_link() -> None:
+    scene = MailScene(5)
+    scene.network.delay(scene.host(2), scene.host(0), 0.3, both=False)
+
+    async def main() -> None:
+        got = scene.recv(0, 2, 4)
+        await scene.send(2, 0, message(4, sender=2))
+        scene.trainer(2).goodbye()
+        await asyncio.sleep(0.1)
+        assert 2 in scene.engine(0).world.left
+        assert 2 not in scene.engine(0).links
+        assert ((await got).array == message(4, sender=2)).all()
+        assert (await scene.recv(0, 2, 4)).code == "peer_lost"
+
+    scene.run(main)
+
+
 def test_what_waits_for_a_rank_without_a_link_ends_soon_after_its_goodbye() -> None:
     scene = MailScene(5)
 
@@ -437,5 +454,39 @@ def test_a_freed_group_ends_its_messages_and_sends_back_what_was_offered() -> No
         assert (await scene.recv(1, 0, 4, group=group)).code == "group_freed"
         scene.nothing_is_left(0, 1)
         await scene.passes(0, 1, tag=1)
+
+    scene.run(main)
+
+
+@pytest.mark.parametrize("freed", [False, True])
+def test_messages_for_a_group_that_is_not_known_here_yet_wait_for_it(freed: bool) -> None:
+    """Rank 0 is through with new_group, and rank 1 is not: it has not heard of rank 2."""
+    scene = MailScene(3, **SIZES)
+    group = 1
+
+    async def main() -> None:
+        scene.network.delay(scene.host(2), scene.host(1), 0.5, both=False)
+        made = asyncio.ensure_future(scene.make_group((0, 1, 2)))
+        await asyncio.sleep(0.1)
+        assert scene.engine(0).groups.numbered(group) is not None
+        assert scene.engine(1).groups.numbered(group) is None
+        small = scene.send(0, 1, message(SMALL, sender=0), group=group)
+        large = scene.send(0, 1, message(LARGE, sender=0), group=group)
+        await asyncio.sleep(0.1)
+        assert small.done()
+        assert scene.engine(1).mail.parked_bytes == 4 * SMALL
+        assert await made == group
+        if freed:
+            scene.engine(1).groups.free(group)
+            one = await large
+            assert one.code == "group_freed"
+            assert "rank 1 has freed group 1" in one.text
+        else:
+            for count in (SMALL, LARGE):
+                got = await scene.recv(1, 0, count, group=group)
+                assert (got.array == message(count, sender=0)).all()
+            assert (await large).error is None
+        scene.nothing_is_left(0, 1)
+        await scene.passes(0, 1)
 
     scene.run(main)

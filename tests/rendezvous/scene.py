@@ -69,14 +69,16 @@ class Diary:
     def on_start(self, epoch: int) -> None:
         self._write("start", epoch)
 
-    def on_left(self, rank: int, epoch: int, next_seq: int) -> None:
-        self._write("left", rank, epoch, next_seq)
+    def on_left(self, rank: int, epoch: int, next_seqs: dict[int, int]) -> None:
+        self._write("left", rank, epoch, next_seqs)
 
     def on_lost(self, lost: Lost) -> None:
         self._write("lost", lost)
 
-    def on_abort(self, epoch: int, group: int, seq: int, error: dict[str, Any]) -> None:
-        self._write("abort", epoch, group, seq, error)
+    def on_abort(
+        self, epoch: int, group: int, lowest: int, seq: int, error: dict[str, Any]
+    ) -> None:
+        self._write("abort", epoch, group, lowest, seq, error)
 
     def on_dial(self, peer: int) -> None:
         self._write("dial", peer)

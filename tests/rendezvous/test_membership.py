@@ -69,8 +69,26 @@ def running(world_size: int) -> Group:
     return group
 
 
-def goodbye(rank: int, epoch: int = 1, next_seq: int = 0) -> TrainerDetached:
-    return TrainerDetached(rank, "goodbye", "", epoch, next_seq)
+def goodbye(
+    rank: int, epoch: int = 1, next_seq: int = 0, groups: tuple[tuple[int, int], ...] = ()
+) -> TrainerDetached:
+    return TrainerDetached(rank, "goodbye", "", epoch, next_seq, groups)
+
+
+def left(rank: int, next_seq: int, groups: list[list[int]] | None = None) -> dict[str, Any]:
+    return {"rank": rank, "epoch": 1, "next_seq": next_seq, "groups": groups or []}
+
+
+def failed(
+    rank: int,
+    seq: int,
+    *,
+    epoch: int = 1,
+    group: int = 0,
+    lowest: int = 0,
+    error: dict[str, Any] | None = None,
+) -> OpFailed:
+    return OpFailed(rank, epoch, group, lowest, seq, error or {})
 
 
 def lost(rank: int, case: str, detail: str, **more: Any) -> dict[str, Any]:
@@ -223,7 +241,7 @@ def test_no_epoch_starts_before_every_trainer_of_the_one_before_has_ended() -> N
     group.say(goodbye(0))
     out = group.attach(0, attempt=2)
     assert out == [Send((0,), "waiting", {"joined": [0, 1], "attached": [0]})]
-    assert group.say(goodbye(1)) == [Send((0,), "left", {"rank": 1, "epoch": 1, "next_seq": 0})]
+    assert group.say(goodbye(1)) == [Send((0,), "left", left(1, 0))]
     assert group.membership.epoch == 1
     assert sends(group.attach(1, attempt=2), "start")[0].fields == {"epoch": 2, "attempt": 2}
 
@@ -246,22 +264,28 @@ def test_those_who_wait_hear_that_another_gave_up() -> None:
 
 def test_giving_up_that_crosses_the_start_counts_as_a_goodbye_before_the_first_call() -> None:
     group = running(2)
-    out = group.say(TrainerDetached(0, "gave_up", "too late", 0, 17))
-    assert out == [Send((1,), "left", {"rank": 0, "epoch": 1, "next_seq": 0})]
+    out = group.say(TrainerDetached(0, "gave_up", "too late", 0, 17, ((3, 5),)))
+    assert out == [Send((1,), "left", left(0, 0))]
 
 
 def test_giving_up_in_a_known_epoch_counts_as_a_goodbye_there() -> None:
     group = running(2)
-    out = group.say(TrainerDetached(0, "gave_up", "told to end", 1, 17))
-    assert out == [Send((1,), "left", {"rank": 0, "epoch": 1, "next_seq": 17})]
+    out = group.say(TrainerDetached(0, "gave_up", "told to end", 1, 17, ((3, 5),)))
+    assert out == [Send((1,), "left", left(0, 17, [[3, 5]]))]
 
 
 def test_a_goodbye_is_told_as_left() -> None:
     group = running(3)
-    assert group.say(goodbye(1, next_seq=7)) == [
-        Send((0, 2), "left", {"rank": 1, "epoch": 1, "next_seq": 7})
-    ]
+    assert group.say(goodbye(1, next_seq=7)) == [Send((0, 2), "left", left(1, 7))]
     assert group.say(goodbye(1)) == []
+
+
+def test_a_goodbye_tells_of_every_group_how_far_that_rank_came() -> None:
+    group = running(3)
+    groups = ((4, 0), (2, 17))
+    assert group.say(goodbye(1, next_seq=7, groups=groups)) == [
+        Send((0, 2), "left", left(1, 7, [[4, 0], [2, 17]]))
+    ]
 
 
 @pytest.mark.parametrize("how", ["died", "raised"])
@@ -318,7 +342,7 @@ def test_what_is_said_of_another_epoch_changes_nothing() -> None:
     for event in (
         goodbye(0, epoch=0),
         TrainerDetached(0, "died", "", 2),
-        OpFailed(0, 2, 0, 1, {}),
+        failed(0, 1, epoch=2),
         LinkLost(0, 1, "reset", 2),
     ):
         assert group.say(event) == []
@@ -397,28 +421,40 @@ def test_a_report_about_no_peer_is_not_taken(peer: int) -> None:
 def test_the_first_error_of_an_operation_is_told_to_all_others() -> None:
     group = running(3)
     error = {"code": "timeout", "message": "late"}
-    fields = {"epoch": 1, "group": 0, "seq": 4, "error": error}
-    assert group.say(OpFailed(1, 1, 0, 4, error)) == [Send((0, 2), "abort", fields)]
-    assert group.say(OpFailed(0, 1, 0, 4, {"code": "other"})) == []
-    assert sends(group.say(OpFailed(0, 1, 1, 4, error)), "abort")
-    assert sends(group.say(OpFailed(0, 1, 0, 5, error)), "abort")
+    fields = {"epoch": 1, "group": 0, "lowest": 0, "seq": 4, "error": error}
+    assert group.say(failed(1, 4, error=error)) == [Send((0, 2), "abort", fields)]
+    assert group.say(failed(0, 4, error={"code": "other"})) == []
+    assert sends(group.say(failed(0, 4, group=1, error=error)), "abort")
+    assert sends(group.say(failed(0, 5, error=error)), "abort")
+
+
+def test_groups_with_one_number_and_no_common_member_are_told_apart() -> None:
+    """Ranks 0, 1 and ranks 2, 3 made a group each: both have number 1."""
+    group = running(4)
+    first, second = {"code": "timeout", "message": "a"}, {"code": "timeout", "message": "b"}
+    for rank, peer, lowest, error in ((1, 0, 0, first), (3, 2, 2, second)):
+        fields = {"epoch": 1, "group": 1, "lowest": lowest, "seq": 6, "error": error}
+        others = tuple(r for r in range(4) if r != rank)
+        told = group.say(failed(rank, 6, group=1, lowest=lowest, error=error))
+        assert told == [Send(others, "abort", fields)]
+        assert group.say(failed(peer, 6, group=1, lowest=lowest, error={"code": "late"})) == []
 
 
 def test_the_memory_of_failed_operations_is_bounded() -> None:
     group = running(2)
     for seq in range(MAX_FAILED_OPS):
-        group.say(OpFailed(0, 1, 0, seq, {}))
-    assert group.say(OpFailed(1, 1, 0, 0, {})) == []
-    group.say(OpFailed(0, 1, 0, MAX_FAILED_OPS, {}))
-    assert sends(group.say(OpFailed(1, 1, 0, 0, {})), "abort")
-    assert group.say(OpFailed(1, 1, 0, MAX_FAILED_OPS, {})) == []
+        group.say(failed(0, seq))
+    assert group.say(failed(1, 0)) == []
+    group.say(failed(0, MAX_FAILED_OPS))
+    assert sends(group.say(failed(1, 0)), "abort")
+    assert group.say(failed(1, MAX_FAILED_OPS)) == []
 
 
 def test_a_new_epoch_counts_its_operations_anew() -> None:
     group = running(2)
-    group.say(OpFailed(0, 1, 0, 0, {}), goodbye(0), goodbye(1))
+    group.say(failed(0, 0), goodbye(0), goodbye(1))
     group.attach(0, 1, attempt=2)
-    assert sends(group.say(OpFailed(0, 2, 0, 0, {})), "abort")
+    assert sends(group.say(failed(0, 0, epoch=2)), "abort")
 
 
 # Silence
@@ -443,7 +479,7 @@ def test_a_silent_daemon_is_dropped_at_its_limit_and_not_before() -> None:
 def test_whatever_a_daemon_says_is_a_sign_of_its_life() -> None:
     group = running(1)
     group.now += 2
-    group.say(OpFailed(0, 1, 0, 0, {}))
+    group.say(failed(0, 0))
     assert group.membership.next_deadline() == 105.0
 
 

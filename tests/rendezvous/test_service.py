@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from ringd.errors import AddressInUseError, HandshakeRefusedError, RendezvousError
+from ringd.rendezvous.intake import MAX_PAIRS
 from ringd.rendezvous.observer import ask_status, observer_credentials
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
@@ -148,7 +149,7 @@ def test_a_place_is_taken_anew_after_a_kill_and_the_next_epoch_starts(play: Play
             lost, *_ = await members[rank].diary.heard("lost")
             assert (lost.rank, lost.case, lost.epoch) == (1, "daemon lost", 1)
             assert "reset" in lost.detail
-            members[rank].agent.detach("raised", "PeerLostError", 1, 4)
+            members[rank].agent.detach("raised", "PeerLostError", 1, {0: 4})
             members[rank].agent.attach()
         new = scene.member(1)
         await new.join()
@@ -166,9 +167,9 @@ def test_a_place_is_taken_anew_after_a_kill_and_the_next_epoch_starts(play: Play
 def test_a_goodbye_and_a_death_are_told_apart(play: Play) -> None:
     async def act(scene: Scene) -> None:
         members = await scene.running()
-        members[0].agent.detach("goodbye", "", 1, 7)
-        members[1].agent.detach("raised", "ValueError: x, train.py:3", 1, 5)
-        await members[2].diary.wrote("left", 0, 1, 7)
+        members[0].agent.detach("goodbye", "", 1, {3: 2, 0: 7, 1: 0})
+        members[1].agent.detach("raised", "ValueError: x, train.py:3", 1, {0: 5})
+        await members[2].diary.wrote("left", 0, 1, {0: 7, 3: 2, 1: 0})
         lost, *_ = await members[2].diary.heard("lost")
         assert (lost.rank, lost.case) == (1, "trainer raised")
         assert lost.detail == "ValueError: x, train.py:3"
@@ -219,7 +220,7 @@ def test_a_start_that_crosses_giving_up_is_not_for_the_next_trainer(
         assert one.diary.of("start") == []  # it is on its way
         one.agent.detach("gave_up", "waited too long", 0)
         one.agent.attach()
-        await zero.diary.wrote("left", 1, 1, 0)
+        await zero.diary.wrote("left", 1, 1, {0: 0})
         assert one.diary.of("start") == []
         zero.agent.detach("goodbye", "", 1)
         zero.agent.attach()
@@ -237,15 +238,27 @@ def test_an_error_goes_to_all_others_once(play: Play) -> None:
     async def act(scene: Scene) -> None:
         members = await scene.running()
         error = {"code": "timeout", "message": "late", "fields": {"rank": 1}}
-        members[1].agent.op_failed(1, 0, 9, error)
-        members[1].agent.op_failed(1, 0, 9, error)
-        members[1].agent.op_failed(1, 0, 10, error)
+        for seq in (9, 9, 10):
+            members[1].agent.op_failed(1, 0, 0, seq, error)
         for rank in (0, 2):
-            await members[rank].diary.wrote("abort", 1, 0, 10, error)
+            await members[rank].diary.wrote("abort", 1, 0, 0, 10, error)
             assert len(members[rank].diary.of("abort")) == 2
         assert members[1].diary.of("abort") == []
 
     play(act, 3)
+
+
+def test_errors_of_two_groups_with_one_number_both_arrive(play: Play) -> None:
+    async def act(scene: Scene) -> None:
+        members = await scene.running()
+        errors = [{"code": "timeout", "message": f"late on rank {rank}"} for rank in range(4)]
+        for rank, lowest in ((1, 0), (3, 2)):
+            members[rank].agent.op_failed(1, 1, lowest, 6, errors[rank])
+        for rank in (0, 2):
+            await members[rank].diary.wrote("abort", 1, 1, 0, 6, errors[1])
+            await members[rank].diary.wrote("abort", 1, 1, 2, 6, errors[3])
+
+    play(act, 4)
 
 
 def test_the_lower_rank_dials(play: Play) -> None:
@@ -464,6 +477,8 @@ async def rude_daemon(scene: Scene, rank: int) -> tuple[Connection, Rude]:
         message("attach", attempt=1),
         message("status", request="x"),
         message("state", request=1, state=None),
+        message("detach", how="goodbye", detail="", epoch=0, next_seq=0, groups=[[1]]),
+        message("op_failed", epoch=0, group=1, seq=0, error={}),
         encode(Kind.CONTROL, {"type": "heartbeat"}, payload_bytes=1) + b"x",
     ],
 )
@@ -492,6 +507,10 @@ def test_a_daemon_that_breaks_the_protocol_loses_its_place_only(play: Play, fram
         message("start", epoch=1),
         message("members", members=[[0, "a", 1], [1]]),
         message("lost", rank=0, case="x", detail="", epoch=1, link=[1]),
+        message("left", rank=1, epoch=1, next_seq=0),
+        message("left", rank=1, epoch=1, next_seq=0, groups=[[1, None]]),
+        message("left", rank=1, epoch=1, next_seq=0, groups=[[1, 0]] * (MAX_PAIRS + 1)),
+        message("abort", epoch=1, group=1, seq=0, error={}),
         encode(Kind.PING),
     ],
 )

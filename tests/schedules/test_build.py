@@ -29,11 +29,16 @@ def test_a_rank_alone_has_nothing_to_do(collective: str, algorithm: str) -> None
     assert schedule.owned == ((0,) if reduces else ())
 
 
-@pytest.mark.parametrize("algorithm", ["direct", "exchange"])
-def test_where_raw_contributions_travel_nothing_is_widened(algorithm: str) -> None:
-    assert build("all_reduce", algorithm, rank=0, world_size=4, widened=True) == build(
-        "all_reduce", algorithm, rank=0, world_size=4
+@pytest.mark.parametrize(("collective", "algorithm"), PAIRS)
+def test_only_where_partial_sums_travel_something_is_widened(
+    collective: str, algorithm: str
+) -> None:
+    plain, widened = (
+        build(collective, algorithm, rank=1, world_size=4, root=0, widened=widened)
+        for widened in (False, True)
     )
+    partial_sums = collective in REDUCING and algorithm not in ("direct", "exchange")
+    assert (plain != widened) == partial_sums
 
 
 def test_the_same_question_gets_the_same_object() -> None:

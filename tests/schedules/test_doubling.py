@@ -70,5 +70,7 @@ def test_each_halving_keeps_half_of_the_chunks(world_size: int) -> None:
 
 def met(schedule: Schedule) -> list[int]:
     """The peer of each round that is not empty."""
-    moves = [[*round_.sends, *round_.recvs] for round_ in schedule.rounds]
-    return [some[0].peer for some in moves if some]
+    peers = [
+        [move.peer for move in r.sends] + [move.peer for move in r.recvs] for r in schedule.rounds
+    ]
+    return [some[0] for some in peers if some]

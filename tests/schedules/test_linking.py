@@ -1,7 +1,5 @@
 """Which send meets which receive, which version it reads, and who waits for whom."""
 
-from dataclasses import replace
-
 import pytest
 
 from ringd.schedules.build import build_group
@@ -150,28 +148,20 @@ def test_a_send_after_what_does_not_come_before_is_refused(after: int) -> None:
 
 
 def test_ranks_that_pace_each_other_are_a_deadlock() -> None:
-    """Each sends chunk 1 only after the other's, which nothing but the pacing says."""
+    """Each sends only after the other's chunk, which it does not read."""
 
-    def waits_for(peer: int) -> tuple[Round, ...]:
-        return (
-            Round(recvs=(Recv(peer, 1, "reduce"),)),
-            Round(sends=(Send(peer, 0, after=1), Send(peer, 1)), recvs=(Recv(peer, 0, "reduce"),)),
-        )
+    def rounds(peer: int, mine: int, theirs: int, *, paced: bool) -> tuple[Round, ...]:
+        send = Send(peer, mine, after=theirs if paced else -1)
+        return (Round(recvs=(Recv(peer, theirs, "copy"),)), Round(sends=(send,)))
 
-    def sends_then_receives(peer: int) -> tuple[Round, ...]:
-        return (
-            Round(sends=(Send(peer, 1),)),
-            Round(recvs=(Recv(peer, 0, "reduce"), Recv(peer, 1, "reduce"))),
-            Round(sends=(Send(peer, 0),)),
-        )
-
-    schedules = group(waits_for(1), sends_then_receives(0))
-    messages = link(schedules)
-    in_order(messages, applications(schedules, messages))
-    late = tuple(replace(message, after=(0, 0, 1)) for message in messages if message.source == 0)
-    paced = late + tuple(message for message in messages if message.source == 1)
+    free, paced = (
+        group(rounds(1, 0, 1, paced=paced), rounds(0, 1, 0, paced=paced)) for paced in (False, True)
+    )
+    messages = link(free)
+    in_order(messages, applications(free, messages))
+    messages = link(paced)
     with pytest.raises(ScheduleError, match="deadlock"):
-        in_order(paced, applications(schedules, paced))
+        in_order(messages, applications(paced, messages))
 
 
 # ---------------------------------------------------------------- guards

@@ -1,0 +1,67 @@
+"""New groups: a call on the parent, by which its members agree on a number."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ringd.errors import InvalidArgumentError
+from ringd.vocabulary import Collective, OpSpec
+from ringd_client import _collectives as collectives
+from ringd_client._calls import Caller, Place
+from ringd_client._plan import Planner
+from ringd_client._regions import Number
+from ringd_client._steps import Budget, Steps
+
+_WORD_LIMIT: Final = 1 << 63
+
+
+def new_group(caller: Caller, ranks: Sequence[int], timeout_s: float | None) -> Steps[Place | None]:
+    """Agree on a group of the caller's ranks; our place in it, or None."""
+    return (yield from _agree(caller, ranks, timeout_s, in_order=False))
+
+
+def split(
+    caller: Caller, color: int | None, key: int, timeout_s: float | None
+) -> Steps[Place | None]:
+    """Agree on a group of those with our color, in the order of (key, rank)."""
+    import numpy as np
+
+    budget = Budget(caller, timeout_s)
+    with caller._refusing(Collective.ALL_GATHER.value):
+        ours = (color is not None, 0 if color is None else _word("color", color), _word("key", key))
+    everybody = np.empty((caller.world_size, len(ours)), np.int64)
+    yield collectives.all_gather(caller, everybody, np.array(ours, np.int64), timeout_s=timeout_s)
+    table = [tuple(row) for row in everybody.tolist()]
+    alike = [rank for rank, row in enumerate(table) if row[0] and row[:2] == ours[:2]]
+    alike.sort(key=lambda rank: (table[rank][2], rank))
+    return (yield from _agree(caller, alike, budget.left_s, in_order=True))
+
+
+def _agree(
+    caller: Caller, ranks: Sequence[int], timeout_s: float | None, *, in_order: bool
+) -> Steps[Place | None]:
+    operation = caller._prepare(
+        Collective.NEW_GROUP.value, Planner.new_group, (ranks, in_order), timeout_s, None, None
+    )
+    number, spec = operation.settlement, operation.spec
+    assert isinstance(number, Number)
+    assert isinstance(spec, OpSpec)
+    members = spec.counts
+    yield operation
+    if caller.rank not in members:
+        return None
+    caller._state.open_group(number.value)
+    ranks_of_world = tuple(caller.ranks[member] for member in members)
+    return Place(number.value, members.index(caller.rank), ranks_of_world)
+
+
+def _word(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{name} is a whole number, not {value!r}") from None
+    if not -_WORD_LIMIT <= number < _WORD_LIMIT:
+        raise InvalidArgumentError(f"{name} {number} does not fit 64 bits")
+    return number

@@ -1,0 +1,411 @@
+"""Groups: how they are agreed on, what they share, what a disagreement costs, how they end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ringd.engine.groups import MAX_GROUPS
+from ringd.errors import (
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    GroupFreedError,
+    InvalidArgumentError,
+    PeerLostError,
+)
+from ringd.vocabulary import OpSpec
+from tests.engine.scene import ALL_REDUCE, BARRIER, DELAY_S, Ended, Scene
+
+MISMATCH_WITHIN_S = 0.5
+
+
+def new_group(*members: int, parent: int = 0) -> OpSpec:
+    return OpSpec("new_group", "int64", "max", (1,), counts=members, group=parent)
+
+
+async def found(scene: Scene, members: Sequence[int], ranks: Sequence[int] | None = None) -> int:
+    """All ranks make a group; its number, which all members must have alike."""
+    everyone = range(scene.n) if ranks is None else ranks
+    spec = new_group(*members)
+    futures = {r: scene.call(r, spec, np.zeros(1, "int64")) for r in everyone}
+    numbers = set()
+    for rank, future in futures.items():
+        ended = await future
+        assert ended.error is None, (rank, ended.error)
+        if rank in members:
+            numbers.add(int(ended.array[0]))
+    (number,) = numbers or {-1}
+    return number
+
+
+async def sums(scene: Scene, number: int, members: Sequence[int]) -> None:
+    """An all_reduce in the group gives the sum over its members."""
+    spec = replace(ALL_REDUCE, group=number)
+    ended = await scene.all(scene.call(rank, spec) for rank in members)
+    for one in ended:
+        assert one.error is None, one.error
+        assert (one.array == sum(rank + 1 for rank in members)).all()
+
+
+@pytest.mark.parametrize(
+    "members", [(1, 3), (3, 1), (0, 2, 4), (4, 2, 1, 0), (2,), (0, 1, 2, 3, 4)]
+)
+def test_members_reduce_among_themselves_and_the_others_never_wait(
+    members: tuple[int, ...],
+) -> None:
+    scene = Scene(5)
+
+    async def main() -> None:
+        number = await found(scene, members)
+        for rank in range(5):
+            group = scene.engine(rank).groups.numbered(number)
+            assert (group is not None) == (rank in members)
+            if group is not None:
+                assert group.ranks == members
+        await sums(scene, number, members)
+        root = OpSpec("broadcast", "float32", "", (5,), root=len(members) - 1, group=number)
+        for one in await scene.all(scene.call(rank, root) for rank in members):
+            assert (one.array == members[-1] + 1).all()
+        await scene.sum_works()
+
+    scene.run(main)
+
+
+def test_a_rank_that_is_no_member_is_done_at_once_though_no_member_has_come() -> None:
+    scene = Scene(4)
+
+    async def main() -> None:
+        ended = await scene.call(0, new_group(1, 3), np.zeros(1, "int64"))
+        assert ended.error is None
+        assert ended.took_s == 0.0
+        assert await found(scene, (1, 3), ranks=(1, 2, 3)) > 0
+        await scene.sum_works()
+
+    scene.run(main)
+
+
+def test_members_that_differ_raise_on_all_of_them_within_a_second_and_say_both() -> None:
+    for other in ((1, 2, 3), (3, 1), (1,)):
+        scene = Scene(4)
+        specs = [new_group(1, 3), new_group(1, 3), new_group(1, 3), new_group(*other)]
+
+        async def main(scene: Scene = scene, specs: list[OpSpec] = specs) -> None:
+            zeros = [np.zeros(1, "int64") for _ in specs]
+            one, three = await scene.all(
+                scene.call(r, specs[r], zeros[r], timeout_s=5.0) for r in (1, 3)
+            )
+            for r in (0, 2):
+                scene.call(r, specs[r], zeros[r])
+            assert isinstance(one.error, CollectiveMismatchError)
+            assert one.took_s <= MISMATCH_WITHIN_S
+            assert str(list(specs[1].counts)) in str(one.error)
+            assert str(list(specs[3].counts)) in str(one.error)
+            if three.error is None:  # alone in its group, it could not know; the next call says it
+                three = await scene.call(3)
+                assert isinstance(three.error, CollectiveMismatchError)
+                scene.engine(3).world.next_seq -= 1
+            assert isinstance(three.error, CollectiveMismatchError)
+
+        if other != (1,):
+            scene.run(main)
+
+
+def test_groups_of_groups_and_disjoint_ones_may_be_made_in_any_mixture() -> None:
+    scene = Scene(6)
+
+    async def main() -> None:
+        evens, odds = await asyncio.gather(
+            found(scene, (0, 2, 4), ranks=(0, 2, 4)), found(scene, (1, 3, 5), ranks=(1, 3, 5))
+        )
+        inner = new_group(2, 0, parent=evens)  # ranks of the parent: 4 and 0 of the world
+        futures = [scene.call(r, inner, np.zeros(1, "int64")) for r in (0, 2, 4)]
+        ended = await scene.all(futures)
+        number = int(ended[0].array[0])
+        assert scene.engine(4).groups.numbered(number).ranks == (4, 0)  # type: ignore[union-attr]
+        await asyncio.gather(
+            sums(scene, number, (4, 0)), sums(scene, odds, (1, 3, 5)), sums(scene, evens, (0, 2, 4))
+        )
+        across = await found(scene, (0, 1, 5))
+        assert across > max(number, odds)
+        await sums(scene, across, (0, 1, 5))
+
+    scene.run(main)
+
+
+def test_a_group_at_work_is_not_held_up_by_one_that_waits_on_the_same_link() -> None:
+    scene = Scene(2)
+    large = OpSpec("all_reduce", "float32", "sum", (300_000,))
+
+    async def main() -> None:
+        first, second = await found(scene, (0, 1)), await found(scene, (1, 0))
+        waiting = scene.call(0, replace(large, group=first))
+        for _ in range(20):
+            await sums(scene, second, (0, 1))
+            big = replace(large, group=second)
+            for one in await scene.all(scene.call(r, big) for r in (0, 1)):
+                assert one.error is None
+        assert not waiting.done()
+        last = await scene.call(1, replace(large, group=first))
+        assert last.error is None
+        assert (await waiting).error is None
+
+    scene.run(main)
+
+
+def test_frames_that_come_before_the_group_is_there_are_kept_for_it() -> None:
+    # Rank 0 knows the group a while before rank 1 does, and begins at once.
+    scene = Scene(2)
+
+    async def main() -> None:
+        scene.network.delay(scene.host(0), scene.host(1), 0.3, both=False)
+        zeros = [np.zeros(1, "int64") for _ in range(2)]
+        futures = [scene.call(r, new_group(0, 1), zeros[r]) for r in range(2)]
+        first = await futures[0]
+        number = int(first.array[0])
+        assert not futures[1].done()
+        early = scene.call(0, replace(ALL_REDUCE, group=number))
+        assert (await futures[1]).error is None
+        late = await scene.call(1, replace(ALL_REDUCE, group=number))
+        assert late.error is None
+        assert ((await early).array == 3).all()
+
+    scene.run(main)
+
+
+def test_deadlines_and_mismatches_of_a_group_stay_in_it() -> None:
+    scene = Scene(3)
+
+    async def main() -> None:
+        number = await found(scene, (0, 2))
+        in_group = replace(ALL_REDUCE, group=number)
+        late = scene.call(0, in_group, timeout_s=1.0)
+        await scene.sum_works()
+        ended = await late
+        assert isinstance(ended.error, CollectiveTimeoutError)
+        assert ended.error.fields["group"] == number
+        assert ended.error.fields["waiting_on"] == [2]
+        assert f"group {number}" in str(ended.error)
+        await asyncio.sleep(0.5)  # the verdict is on its way
+        assert (await scene.call(2, in_group)).code == "timeout"
+        await sums(scene, number, (0, 2))
+        specs = {0: in_group, 2: replace(in_group, reduce_op="max")}
+        for one in await scene.all(scene.call(r, spec) for r, spec in specs.items()):
+            assert isinstance(one.error, CollectiveMismatchError)
+            assert f"of group {number}" in str(one.error)
+        await sums(scene, number, (0, 2))
+        await scene.sum_works()
+
+    scene.run(main)
+
+
+def test_the_loss_of_a_rank_ends_its_groups_and_no_others() -> None:
+    scene = Scene(4)
+
+    async def main() -> None:
+        without, with_it = await found(scene, (0, 1)), await found(scene, (1, 3))
+        waiting = scene.call(1, replace(ALL_REDUCE, group=with_it))
+        scene.trainer(3).die()
+        ended = await waiting
+        assert isinstance(ended.error, PeerLostError)
+        assert ended.error.fields["rank"] == 3
+        await sums(scene, without, (0, 1))
+        for number in (0, with_it):
+            again = await scene.call(1, replace(ALL_REDUCE, group=number))
+            assert isinstance(again.error, PeerLostError)
+
+    scene.run(main)
+
+
+def test_a_goodbye_counts_by_the_calls_of_each_group() -> None:
+    scene = Scene(3)
+
+    async def main() -> None:
+        number = await found(scene, (0, 1))
+        await sums(scene, number, (0, 1))
+        pending = scene.call(0, replace(ALL_REDUCE, group=number))
+        scene.trainer(1).goodbye()
+        ended = await pending
+        assert isinstance(ended.error, PeerLostError)
+        assert f"before operation 1 of group {number}" in str(ended.error)
+
+    scene.run(main)
+
+
+def test_a_root_may_free_the_group_and_leave_while_others_still_take_its_data() -> None:
+    scene = Scene(2)
+    spec = OpSpec("broadcast", "float32", "", (5,), root=0)
+
+    async def main() -> None:
+        number = await found(scene, (0, 1))
+        root = await scene.call(0, replace(spec, group=number))
+        assert root.error is None
+        scene.engine(0).groups.free(number)
+        scene.trainer(0).goodbye()
+        await asyncio.sleep(1.0)
+        ended = await scene.call(1, replace(spec, group=number))
+        assert ended.error is None
+        assert (ended.array == 1).all()
+
+    scene.run(main)
+
+
+def test_a_freed_group_ends_what_is_in_flight_and_refuses_what_comes_after() -> None:
+    scene = Scene(2)
+
+    async def main() -> None:
+        number = await found(scene, (0, 1))
+        spec = OpSpec("all_reduce", "float32", "sum", (100_000,), group=number)
+        flying = scene.call(0, spec)
+        scene.engine(0).groups.free(number)
+        for ended in (await flying, await scene.call(0, spec, np.zeros(0))):
+            assert isinstance(ended.error, GroupFreedError)
+            assert ended.error.fields["group"] == number
+        other = await scene.call(1, spec, timeout_s=1.0)
+        assert isinstance(other.error, CollectiveTimeoutError)
+        assert other.error.fields["waiting_on"] == [0]
+        await scene.sum_works()
+
+    scene.run(main)
+
+
+def links(scene: Scene) -> list[list[int]]:
+    return [sorted(scene.engine(rank).links) for rank in range(scene.n)]
+
+
+def test_freed_groups_give_back_their_links_in_agreement_and_two_hundred_rounds_leave_nothing() -> (
+    None
+):
+    scene = Scene(5)
+    members = (0, 2, 3)  # 0 and 2, 0 and 3 are no neighbours on the ring
+
+    async def main() -> None:
+        before = links(scene)
+        for _ in range(200):
+            number = await found(scene, members)
+            await sums(scene, number, members)
+            for rank in members:
+                scene.engine(rank).groups.free(number)
+        await asyncio.sleep(1.0)
+        assert links(scene) == before
+        for rank in range(5):
+            engine = scene.engine(rank)
+            assert len(engine.groups) == 1
+            assert not engine.router.early.held_bytes
+        await scene.sum_works()
+
+    scene.run(main)
+
+
+def test_a_link_that_one_side_still_needs_stays() -> None:
+    scene = Scene(5)
+
+    async def main() -> None:
+        first, second = await found(scene, (0, 2)), await found(scene, (2, 0))
+        await sums(scene, first, (0, 2))
+        await sums(scene, second, (0, 2))
+        for number in (first, second):
+            scene.engine(0).groups.free(number)
+        scene.engine(2).groups.free(first)
+        await asyncio.sleep(1.0)
+        assert 0 in scene.engine(2).links
+        assert 2 in scene.engine(0).links
+        scene.engine(2).groups.free(second)
+        await asyncio.sleep(1.0)
+        assert 0 not in scene.engine(2).links
+        await sums(scene, await found(scene, (2, 0)), (2, 0))
+
+    scene.run(main)
+
+
+@pytest.mark.parametrize("wanting", [0, 2])
+def test_a_link_that_is_wanted_while_it_is_given_up_comes_back(wanting: int) -> None:
+    scene = Scene(5)
+
+    async def main() -> None:
+        number = await found(scene, (0, 2))
+        again = await found(scene, (0, 2))
+        await sums(scene, number, (0, 2))
+        scene.engine(0).groups.free(number)
+        scene.engine(2).groups.free(number)
+        spec = replace(ALL_REDUCE, group=again)
+        first = scene.call(wanting, spec)  # the same moment: IDLE is on its way in both directions
+        await asyncio.sleep(3 * DELAY_S)
+        second = await scene.call(2 - wanting, spec)
+        for ended in (await first, second):
+            assert ended.error is None
+            assert (ended.array == 4).all()
+
+    scene.run(main)
+
+
+def test_one_group_is_made_after_the_other_and_the_number_of_groups_is_bounded() -> None:
+    scene = Scene(2)
+
+    async def main() -> None:
+        zeros = [np.zeros(1, "int64") for _ in range(4)]
+        first = scene.call(0, new_group(0, 1), zeros[0])
+        second = await scene.call(0, new_group(1, 0), zeros[1])
+        assert isinstance(second.error, InvalidArgumentError)
+        theirs = [scene.call(1, new_group(*m), zeros[2 + i]) for i, m in enumerate([(0, 1)])]
+        assert (await first).error is None
+        assert (await theirs[0]).error is None
+        refused = await scene.call(1, new_group(1, 0), zeros[3])
+        assert isinstance(refused.error, CollectiveMismatchError)
+        await scene.sum_works()
+        for _ in range(MAX_GROUPS - 2):
+            await found(scene, (0, 1))
+        over = await scene.calls([new_group(0, 1)] * 2, array=np.zeros(1, "int64"))
+        assert {one.code for one in over} <= {"invalid_argument", "mismatch"}
+        await scene.sum_works()
+
+    scene.run(main)
+
+
+def test_barriers_name_every_late_rank() -> None:
+    for algorithm in ("tree", "exchange"):
+        scene = Scene(7)
+        spec = replace(BARRIER, algorithm=algorithm)
+
+        async def main(scene: Scene = scene, spec: OpSpec = spec) -> None:
+            here = [0, 1, 3, 6]
+            ended: list[Ended] = await scene.all(
+                scene.call(rank, spec, timeout_s=2.0) for rank in here
+            )
+            for one in ended:
+                assert isinstance(one.error, CollectiveTimeoutError)
+                assert one.error.fields["late_ranks"] == [2, 4, 5]
+                assert "ranks 2, 4 and 5" in str(one.error)
+            for rank in (2, 4, 5):
+                assert (await scene.call(rank, spec)).code == "timeout"
+            await scene.sum_works()
+
+        scene.run(main)
+
+
+def test_splits_that_differ_raise_on_every_rank_and_name_both_and_their_numbers() -> None:
+    spec = OpSpec("all_to_all", "float32", "", (3,))
+    good = (2, 2, 2, 2, 2, 2)
+    asks_more = (2, 2, 2, 5, 2, 2)  # rank 2 expects five rows from rank 0
+    for algorithm in ("direct", "pairwise"):
+        scene = Scene(3)
+        one = replace(spec, algorithm=algorithm)
+
+        async def main(scene: Scene = scene, one: OpSpec = one) -> None:
+            futures = [scene.call(r, one, local=good if r < 2 else asks_more) for r in range(3)]
+            ended = await scene.all(futures)
+            if ended[1].error is None:  # it had its rows before it could know: at its next call
+                await asyncio.sleep(0.5)
+                ended[1] = (await scene.calls([ALL_REDUCE] * 3))[1]
+            for call in ended:
+                assert isinstance(call.error, CollectiveMismatchError)
+                assert "rank 0 sends 2 rows to rank 2, which expects 5" in str(call.error)
+                assert call.took_s <= MISMATCH_WITHIN_S
+            for call in await scene.all(scene.call(r, one, local=good) for r in range(3)):
+                assert call.error is None
+            await scene.sum_works()
+
+        scene.run(main)
