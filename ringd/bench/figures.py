@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from ringd.bench import ops
+
 MIN_SAMPLES_FOR_P99 = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What is measured: one row of the table."""
+    """What is measured: one row of the table.
+
+    Attributes:
+        size_bytes: of the larger one of a rank's tensors; 0 for a barrier.
+        algorithm: as asked for, "auto" included.
+    """
 
     impl: str
     op: str
@@ -24,6 +31,11 @@ class Case:
     itemsize: int
 
     @property
+    def count(self) -> int:
+        """Elements of the larger tensor; each rank has a part of one element at least."""
+        return max(self.n, self.size_bytes // self.itemsize) if self.size_bytes else 0
+
+    @property
     def question(self) -> tuple[str, int, int, str]:
         """What is equal between implementations that are compared."""
         return (self.op, self.n, self.size_bytes, self.dtype)
@@ -31,53 +43,82 @@ class Case:
 
 @dataclass(slots=True)
 class Samples:
-    """What was measured: the slowest rank's time of each operation, in µs."""
+    """What was measured: the slowest rank's time of each operation, in µs.
+
+    Attributes:
+        frames: that the busiest rank sent in ``calls`` operations; None if nobody counts them.
+    """
 
     times_us: list[float] = field(default_factory=list)
     rounds: int = 0
     ok: bool = True
-    algorithm: str = ""
+    frames: int | None = None
+    calls: int = 0
+
+    def add(self, answers: Sequence[dict[str, Any]]) -> None:
+        """One round, as all ranks tell it."""
+        self.times_us += [max(times) for times in zip(*(a["times_us"] for a in answers), strict=True)]
+        self.ok = self.ok and all(a["ok"] for a in answers)
+        self.rounds += 1
+        sent = [a["frames"] for a in answers]
+        if None not in sent:
+            self.frames = (self.frames or 0) + max(sent)
+            self.calls += answers[0]["calls"]
+
+    @property
+    def frames_per_operation(self) -> float | None:
+        """Acks included."""
+        return None if self.frames is None else round(self.frames / self.calls, 2)
 
 
-def bus_factor(op: str, n: int) -> float:
-    """Bytes that must cross a rank's link per byte of the tensor, as nccl-tests defines it.
-
-    Sizes follow nccl-tests too: for all_gather and reduce_scatter a size is that of the whole
-    (N parts). Source: nccl-tests, doc/PERFORMANCE.md.
-    """
-    if op == "all_reduce":
-        return 2 * (n - 1) / n
-    if op in ("all_gather", "reduce_scatter"):
-        return (n - 1) / n
-    return 1.0
+def bus_factor(op: str, n: int) -> float | None:
+    """Bytes that must cross a rank's link per byte of the size; None where there is no size."""
+    factor = ops.OPS[op].bus_factor
+    return None if factor is None else factor(n)
 
 
 def row(case: Case, samples: Samples, peer: Samples | None) -> dict[str, Any]:
     """One row as it goes to JSON. Times in µs, bandwidths in GB/s (1e9 bytes per second)."""
     times = sorted(samples.times_us)
     median = statistics.median(times)
-    algbw = case.size_bytes / median / 1e3
     facts = asdict(case)
-    itemsize = facts.pop("itemsize")
-    size = facts.pop("size_bytes")
+    del facts["itemsize"], facts["size_bytes"]
     return {
         **facts,
-        "bytes": size,
-        "count": size // itemsize,
-        "algorithm": samples.algorithm or case.algorithm,
+        **_schedule(case),
+        "frames": samples.frames_per_operation,
+        "bytes": case.size_bytes,
+        "count": case.count,
         "rounds": samples.rounds,
         "samples": len(times),
         "min_us": round(times[0], 1),
         "median_us": round(median, 1),
         "p99_us": p99(times),
-        "algbw": round(algbw, 3),
-        "busbw": round(algbw * bus_factor(case.op, case.n), 3),
+        **_bandwidths(case, median),
         "ratio_min": None if peer is None else round(min(peer.times_us) / times[0], 2),
         "ratio_median": None
         if peer is None
         else round(statistics.median(peer.times_us) / median, 2),
         "ok": samples.ok,
     }
+
+
+def _schedule(case: Case) -> dict[str, Any]:
+    """What "auto" is here, and its steps; of others we do not know them."""
+    if case.impl != "ringd":
+        return {"resolved": None, "steps": None}
+    resolved = ops.resolve(
+        case.op, case.algorithm, count=case.count, dtype=case.dtype, n=case.n
+    )
+    return {"resolved": resolved, "steps": ops.steps(case.op, resolved, case.n)}
+
+
+def _bandwidths(case: Case, median_us: float) -> dict[str, float | None]:
+    factor = bus_factor(case.op, case.n)
+    if factor is None:
+        return {"algbw": None, "busbw": None}
+    algbw = case.size_bytes / median_us / 1e3
+    return {"algbw": round(algbw, 3), "busbw": round(algbw * factor, 3)}
 
 
 def p99(times: Sequence[float]) -> float | None:

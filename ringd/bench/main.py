@@ -6,32 +6,56 @@ import json
 import os
 import platform
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ringd.bench.crew import Crew
 from ringd.bench.figures import Case, Samples, operations, row
+from ringd.bench.ops import OPS, gloo_has
 from ringd.bench.table import print_rows, progress
 from ringd.vocabulary import DTYPES
 
 SCHEMA = 1
 
 
-def run(
-    *,
-    op: str,
-    sizes_bytes: Sequence[int],
-    world_sizes: Sequence[int],
-    peers: Sequence[str],
-    rounds: int,
-    dtype: str,
-    algorithms: Sequence[str],
-    memory: Sequence[str],
-    json_path: Path | None,
-    quick: bool,
-) -> int:
-    """Measure, print the table, write JSON.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """What is measured against what; every combination is a row, as far as it makes sense.
+
+    Attributes:
+        ops: names in :data:`ringd.bench.ops.OPS`.
+        sizes_bytes: of the larger one of a rank's tensors; a barrier has none.
+        algorithms, memory: of ringd only; every op has to have the algorithms.
+    """
+
+    ops: Sequence[str]
+    sizes_bytes: Sequence[int]
+    world_sizes: Sequence[int]
+    peers: Sequence[str]
+    dtype: str
+    algorithms: Sequence[str]
+    memory: Sequence[str]
+
+    def blocks(self, n: int) -> Iterator[list[Case]]:
+        """The rows that are compared with each other: of one op, world size and size."""
+        for op in self.ops:
+            for size in self.sizes_bytes if OPS[op].bus_factor else [0]:
+                yield list(self._cases(op, n, size))
+
+    def _cases(self, op: str, n: int, size: int) -> Iterator[Case]:
+        itemsize = DTYPES[self.dtype].itemsize
+        for peer in self.peers:
+            if gloo_has(op, self.dtype):
+                yield Case(peer, op, n, size, self.dtype, "default", "ordinary", itemsize)
+        for algorithm in self.algorithms:
+            for place in self.memory if size else ["ordinary"]:
+                yield Case("ringd", op, n, size, self.dtype, algorithm, place, itemsize)
+
+
+def run(matrix: Matrix, *, rounds: int, json_path: Path | None, quick: bool) -> int:
+    """Measure, print a table for each operation, write JSON.
 
     Returns:
         0, or 1 if a result was wrong.
@@ -40,15 +64,13 @@ def run(
         RingdError: a worker failed.
     """
     rows: list[dict[str, Any]] = []
-    cases = {
-        n: list(_cases(op, sizes_bytes, n, peers, dtype, algorithms, memory)) for n in world_sizes
-    }
-    with progress(rounds * sum(map(len, cases.values()))) as step:
-        for n in world_sizes:
-            with Crew(["ringd", *peers], n) as crew:
-                for size in sizes_bytes:
-                    here = [case for case in cases[n] if case.size_bytes == size]
-                    rows += _measure(crew, here, rounds, quick, step)
+    blocks = {n: list(matrix.blocks(n)) for n in matrix.world_sizes}
+    total = sum(len(block) for found in blocks.values() for block in found)
+    with progress(rounds * total) as step:
+        for n in matrix.world_sizes:
+            with Crew(["ringd", *matrix.peers], n) as crew:
+                for block in blocks[n]:
+                    rows += _measure(crew, block, rounds, quick, step)
     report: dict[str, Any] = {
         "schema": SCHEMA,
         "versions": versions(),
@@ -57,26 +79,9 @@ def run(
     }
     if json_path is not None:
         json_path.write_text(json.dumps(report, indent=1) + "\n")
-    print_rows(rows, report["machine"])
+    for op in matrix.ops:
+        print_rows([r for r in rows if r["op"] == op], report["machine"])
     return 0 if all(r["ok"] for r in rows) else 1
-
-
-def _cases(
-    op: str,
-    sizes_bytes: Sequence[int],
-    n: int,
-    peers: Sequence[str],
-    dtype: str,
-    algorithms: Sequence[str],
-    memory: Sequence[str],
-) -> Iterator[Case]:
-    itemsize = DTYPES[dtype].itemsize
-    for size in sizes_bytes:
-        for peer in peers:
-            yield Case(peer, op, n, size, dtype, "default", "ordinary", itemsize)
-        for algorithm in algorithms:
-            for place in memory:
-                yield Case("ringd", op, n, size, dtype, algorithm, place, itemsize)
 
 
 def _measure(
@@ -90,17 +95,14 @@ def _measure(
                 case.impl,
                 do="measure",
                 op=case.op,
-                count=max(case.n, case.size_bytes // case.itemsize),
+                count=case.count,
                 dtype=case.dtype,
                 algorithm=case.algorithm,
                 memory=case.memory,
                 operations=operations(case.size_bytes, quick=quick),
             )
-            taken = samples[case]
-            taken.times_us += [max(t) for t in zip(*(a["times_us"] for a in answers), strict=True)]
-            taken.ok = taken.ok and all(a["ok"] for a in answers)
-            taken.rounds += 1
-            step(f"{case.impl} n={case.n} {case.size_bytes} B")
+            samples[case].add(answers)
+            step(f"{case.impl} {case.op} n={case.n} {case.size_bytes} B")
     return [row(case, samples[case], _peer(case, samples)) for case in cases]
 
 

@@ -8,9 +8,8 @@ import torch
 import torch.distributed as dist
 
 import ringd_client
-from ringd.vocabulary import DTYPES
-
-Tensors = dict[str, Any]
+from ringd.bench.ops import ROOT
+from ringd.bench.tensors import Tensors, allocate
 
 
 class Subject(Protocol):
@@ -20,54 +19,16 @@ class Subject(Protocol):
     world_size: int
 
     def tensors(self, op: str, count: int, dtype: torch.dtype, memory: str) -> Tensors:
-        """Input and output of ``op``, where ``count`` elements are the whole."""
+        """Input and output of ``op``, where the larger one has ``count`` elements."""
 
     def run(self, op: str, tensors: Tensors, algorithm: str) -> None:
         """One operation, complete when it returns."""
 
+    def sent_frames(self) -> int | None:
+        """Frames that this rank has sent so far; None if nobody counts them."""
+
     def close(self) -> None:
         """End in order."""
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """The torch dtype of a name."""
-    found = getattr(torch, DTYPES[name].name)
-    assert isinstance(found, torch.dtype)
-    return found
-
-
-def fill(tensors: Tensors, op: str, rank: int) -> None:
-    """Data that depends on rank and position, small enough to be exact in every dtype."""
-    source = tensors["input"]
-    values = torch.arange(source.numel()) % 61 + rank + 1
-    source.copy_(values.to(source.dtype).reshape(source.shape))
-
-
-def holds(tensors: Tensors, op: str, rank: int, n: int) -> bool:
-    """Whether the result is what the definition of ``op`` gives on :func:`fill`'s data."""
-    if op == "barrier":
-        return True
-    source, out = tensors["input"], tensors["output"]
-    base = torch.arange(source.numel()) % 61
-    if op == "all_reduce":
-        expected = base * n + n * (n + 1) // 2
-    elif op == "broadcast":
-        expected = base + 1
-    elif op == "all_gather":
-        expected = torch.cat([base + r + 1 for r in range(n)])
-    else:
-        part = source.numel() // n
-        expected = (base * n + n * (n + 1) // 2)[rank * part : (rank + 1) * part]
-    return bool(torch.equal(out.reshape(-1).to(torch.float64), expected.to(torch.float64)))
-
-
-def _shapes(op: str, count: int, n: int) -> tuple[int, int]:
-    """Elements of input and output of one rank."""
-    if op == "all_gather":
-        return count // n, count // n * n
-    if op == "reduce_scatter":
-        return count // n * n, count // n
-    return count, count
 
 
 class Ringd:
@@ -79,24 +40,46 @@ class Ringd:
 
     def tensors(self, op: str, count: int, dtype: torch.dtype, memory: str) -> Tensors:
         """Tensors in ordinary memory or in the arena."""
-        n_in, n_out = _shapes(op, count, self.world_size)
-        make = self.comm.empty if memory == "arena" else torch.empty
-        source = make((n_in,), dtype=dtype)
-        return {"input": source, "output": source if n_in == n_out else make((n_out,), dtype=dtype)}
+
+        def make(size: int, dtype: torch.dtype) -> torch.Tensor:
+            made = self.comm.empty if memory == "arena" else torch.empty
+            found = made((size,), dtype=dtype)
+            assert isinstance(found, torch.Tensor)
+            return found
+
+        return allocate(op, count, dtype, self.rank, self.world_size, make)
 
     def run(self, op: str, tensors: Tensors, algorithm: str) -> None:
         """One operation."""
-        source, out = tensors["input"], tensors["output"]
-        if op == "all_reduce":
-            self.comm.all_reduce(source, algorithm=algorithm)
-        elif op == "broadcast":
-            self.comm.broadcast(source, 0, algorithm=algorithm)
-        elif op == "all_gather":
-            self.comm.all_gather(out, source, algorithm=algorithm)
-        elif op == "reduce_scatter":
-            self.comm.reduce_scatter(out, source, algorithm=algorithm)
-        else:
-            self.comm.barrier(algorithm=algorithm)
+        comm, source, out = self.comm, tensors.input, tensors.output
+        match op:
+            case "all_reduce":
+                comm.all_reduce(source, algorithm=algorithm)
+            case "reduce":
+                comm.reduce(source, ROOT, algorithm=algorithm)
+            case "broadcast":
+                comm.broadcast(source, ROOT, algorithm=algorithm)
+            case "all_gather":
+                comm.all_gather(out, source, algorithm=algorithm)
+            case "gather":
+                comm.gather(out, source, ROOT, algorithm=algorithm)
+            case "scatter":
+                comm.scatter(out, source, ROOT, algorithm=algorithm)
+            case "reduce_scatter":
+                comm.reduce_scatter(out, source, algorithm=algorithm)
+            case "all_to_all":
+                comm.all_to_all(out, source, algorithm=algorithm)
+            case "barrier":
+                comm.barrier(algorithm=algorithm)
+            case _:
+                right, left = neighbours(self.rank, self.world_size)
+                received = comm.irecv(out, left)
+                comm.isend(source, right).wait()
+                received.wait()
+
+    def sent_frames(self) -> int:
+        """By the daemon's count, on all links."""
+        return sum(link["sent_frames"] for link in self.comm.status()["links"].values())
 
     def close(self) -> None:
         """Say goodbye."""
@@ -112,27 +95,65 @@ class Gloo:
 
     def tensors(self, op: str, count: int, dtype: torch.dtype, memory: str) -> Tensors:
         """Tensors in ordinary memory."""
-        n_in, n_out = _shapes(op, count, self.world_size)
-        source = torch.empty(n_in, dtype=dtype)
-        return {
-            "input": source,
-            "output": source if n_in == n_out else torch.empty(n_out, dtype=dtype),
-        }
+        return allocate(op, count, dtype, self.rank, self.world_size, _ordinary)
 
     def run(self, op: str, tensors: Tensors, algorithm: str) -> None:
         """One operation."""
-        source, out = tensors["input"], tensors["output"]
-        if op == "all_reduce":
-            dist.all_reduce(source)
-        elif op == "broadcast":
-            dist.broadcast(source, 0)
-        elif op == "all_gather":
-            dist.all_gather_into_tensor(out, source)
-        elif op == "reduce_scatter":
-            dist.reduce_scatter_tensor(out, source)
-        else:
-            dist.barrier()
+        source: Any = tensors.input
+        out: Any = tensors.output
+        match op:
+            case "all_reduce":
+                dist.all_reduce(source)
+            case "reduce":
+                dist.reduce(source, ROOT)
+            case "broadcast":
+                dist.broadcast(source, ROOT)
+            case "all_gather":
+                gather_whole(out, source)
+            case "gather":
+                dist.gather(source, parts(out, self.world_size), ROOT)
+            case "scatter":
+                dist.scatter(out, parts(source, self.world_size), ROOT)
+            case "reduce_scatter":
+                reduce_parts(out, source)
+            case "all_to_all":
+                dist.all_to_all_single(out, source)
+            case "barrier":
+                dist.barrier()
+            case _:
+                pass_on(out, source, *neighbours(self.rank, self.world_size))
+
+    def sent_frames(self) -> None:
+        """Nobody counts them."""
 
     def close(self) -> None:
         """Leave the group."""
         dist.destroy_process_group()
+
+
+def neighbours(rank: int, n: int) -> tuple[int, int]:
+    """Right and left."""
+    return (rank + 1) % n, (rank - 1) % n
+
+
+def parts(whole: torch.Tensor | None, n: int) -> list[torch.Tensor] | None:
+    """A view of each rank's part, which costs a few µs per call; None of nothing."""
+    return None if whole is None else list(whole.chunk(n))
+
+
+def pass_on(out: torch.Tensor, source: torch.Tensor, right: int, left: int) -> None:
+    """Send to the right and receive from the left, by torch.distributed."""
+    sent, received = dist.isend(source, right), dist.irecv(out, left)
+    assert sent is not None
+    assert received is not None
+    sent.wait()
+    received.wait()
+
+
+def _ordinary(size: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(size, dtype=dtype)
+
+
+# Their names were changed in torch 2.13; the old ones warn there, and the new ones are not before.
+gather_whole: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_parts: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor

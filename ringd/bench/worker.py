@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ringd.bench.subjects import Gloo, Ringd, Subject, Tensors, dtype_of, fill, holds
+from ringd.bench.subjects import Gloo, Ringd, Subject
+from ringd.bench.tensors import Tensors, dtype_of, fill, holds
 
 WARM_UP = 3
 
@@ -43,27 +44,33 @@ def _say(file: Any, what: dict[str, Any]) -> None:
 
 
 def _measure(subject: Subject, order: dict[str, Any], kept: dict[str, Tensors]) -> dict[str, Any]:
-    """A checked operation, a warm-up, then ``operations`` timed ones."""
-    op, algorithm = order["op"], order["algorithm"]
-    key = f"{op} {order['count']} {order['dtype']} {order['memory']}"
+    """A checked operation, a warm-up, then ``operations`` timed ones.
+
+    Frames are counted from the warm-up on, so that nothing stands between it and what is timed.
+    """
+    op, algorithm, count = order["op"], order["algorithm"], order["count"]
+    key = f"{op} {count} {order['dtype']} {order['memory']}"
     tensors = kept.get(key)
     if tensors is None:
         kept.clear()  # one size at a time: the memory of the last one is given back
         dtype = dtype_of(order["dtype"])
-        tensors = kept[key] = subject.tensors(op, order["count"], dtype, order["memory"])
-    fill(tensors, op, subject.rank)
+        tensors = kept[key] = subject.tensors(op, count, dtype, order["memory"])
+    fill(tensors, subject.rank)
     subject.run(op, tensors, algorithm)
-    ok = holds(tensors, op, subject.rank, subject.world_size)
-    # From here on values do not matter; zeros stay zeros, whatever is summed how often.
-    tensors["input"].zero_()
-    for _ in range(min(WARM_UP, order["operations"])):
+    ok = holds(tensors, op, count, subject.rank, subject.world_size)
+    tensors.clear()  # from here on values do not matter
+    warm_up = min(WARM_UP, order["operations"])
+    before = subject.sent_frames()
+    for _ in range(warm_up):
         subject.run(op, tensors, algorithm)
     times = []
     for _ in range(order["operations"]):
         begun = perf_counter_ns()
         subject.run(op, tensors, algorithm)
         times.append((perf_counter_ns() - begun) / 1e3)
-    return {"times_us": times, "ok": ok}
+    after = subject.sent_frames()
+    frames = None if before is None or after is None else after - before
+    return {"times_us": times, "ok": ok, "frames": frames, "calls": warm_up + order["operations"]}
 
 
 if __name__ == "__main__":

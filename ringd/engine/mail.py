@@ -272,11 +272,6 @@ class Mail:
             for post in self.live
         )
 
-    def drop_link(self, link: Link) -> None:
-        """A link ended; nothing more comes from a rank that had left."""
-        if link.peer in self._left and link.peer not in self.engine.links:
-            self._fall_silent(link.peer)
-
     def rank_lost(self, rank: int, error: RingdError) -> None:
         """A rank is gone: what needs it ends, and any-source receives of its groups."""
         for post in list(self.live):

@@ -11,6 +11,7 @@ import numpy as np
 
 from ringd.engine.message import Post
 from ringd.errors import RingdError
+from ringd.sim.cluster import SimTrainer
 from ringd.vocabulary import ANY_SOURCE, RECV, SEND, OpSpec
 from tests.engine.scene import Array, Scene
 
@@ -125,6 +126,18 @@ class MailScene(Scene):
         assert [one.code for one in ended] == ["ok"] * self.n
         (number,) = {int(ended[rank].array[0]) for rank in ranks}
         return number
+
+    async def next_epoch(self) -> None:
+        """All trainers leave, and new ones come."""
+        for trainer in self.cluster.trainers:
+            trainer.goodbye()
+        await self.quiet()
+        await asyncio.gather(*self.attach())
+
+    def attach(self) -> list[asyncio.Task[None]]:
+        """New trainers, which wait for their epoch."""
+        trainers = self.cluster.trainers = [SimTrainer(node) for node in self.cluster.nodes]
+        return [asyncio.create_task(trainer.attach(30.0)) for trainer in trainers]
 
     async def passes_beside(self, source: int, target: int, *, tag: int, count: int = 3) -> None:
         """A message goes through beside whatever else is under way."""

@@ -106,6 +106,44 @@ def test_sends_and_receives_in_flight_are_bounded_with_a_typed_error() -> None:
     scene.run(main)
 
 
+def untaken(scene: MailScene, **options: Any) -> None:
+    """Rank 0 sends rank 1 as many small messages as may wait there."""
+    for salt in range(MAX_UNTAKEN_MESSAGES):
+        assert scene.send(0, 1, message(1, sender=0, salt=salt), tag=1, **options).done()
+
+
+def test_messages_of_a_freed_group_do_not_weigh_on_the_others() -> None:
+    scene = MailScene(3)
+
+    async def main() -> None:
+        group = await scene.make_group((0, 1))
+        untaken(scene, group=group)
+        offered = scene.send(0, 1, message(1, sender=0))
+        assert not offered.done()
+        scene.engine(0).groups.free(group)
+        assert scene.send(0, 1, message(1, sender=0, salt=1)).done()
+        for salt in (0, 1):
+            got = await scene.recv(1, 0, 1)
+            assert (got.array == message(1, sender=0, salt=salt)).all()
+        assert (await offered).error is None
+
+    scene.run(main)
+
+
+def test_messages_of_an_earlier_epoch_do_not_weigh_on_the_next() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        for _ in range(2):
+            untaken(scene)
+            await scene.quiet()
+            await scene.next_epoch()
+            assert scene.engine(1).mail.parked_bytes == 0
+        await scene.passes(0, 1)
+
+    scene.run(main)
+
+
 # ---------------------------------------------------------------- hostile frames
 
 
@@ -267,6 +305,21 @@ def test_segments_that_do_not_follow_each_other_are_refused() -> None:
         part(0, 2, 4096)  # of a message that is over: dropped, for it may have been given up
         assert engine.router.dropped_frames == 1
         scene.cluster.violations.clear()
+
+    scene.run(main)
+
+
+def test_an_offer_can_not_be_taken_twice() -> None:
+    scene = MailScene(2, eager_bytes=64, pipe_bytes=64)
+
+    async def main() -> None:
+        sent = scene.send(0, 1, message(1000, sender=0))
+        engine = scene.engine(0)
+        take = (engine.links[1], int(Kind.TAKE), WORLD, [1, 0], 0, None)
+        engine.mail.on_frame(*take)
+        with pytest.raises(FrameError, match="taken twice"):
+            engine.mail.on_frame(*take)
+        assert not sent.done()
 
     scene.run(main)
 

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from ringd.errors import RingdError
-from ringd.sim.cluster import SimTrainer
 from ringd.vocabulary import ANY_SOURCE
 from tests.engine.mail_scene import MailScene, Pending, Posted, message
 from tests.engine.scene import DELAY_S, TICK_S
@@ -314,6 +313,84 @@ def test_what_waits_for_a_rank_without_a_link_ends_soon_after_its_goodbye() -> N
     scene.run(main)
 
 
+def test_a_send_that_waits_for_a_link_ends_with_the_goodbye_of_its_receiver() -> None:
+    scene = MailScene(5)
+    scene.network.delay(scene.host(0), scene.host(2), 5.0, both=False)
+
+    async def main() -> None:
+        sent = scene.send(0, 2, message(4, sender=0))
+        scene.trainer(2).goodbye()
+        left_at = scene.loop.time()
+        one = await sent
+        assert one.code == "peer_lost"
+        assert "nobody can receive it there" in one.text
+        assert one.at - left_at <= 3 * DELAY_S
+
+    scene.run(main)
+
+
+def test_who_makes_a_link_to_a_rank_that_has_left_hears_of_it_there() -> None:
+    scene = MailScene(5, **SIZES)
+
+    async def main() -> None:
+        scene.network.delay("rendezvous", scene.host(0), 5.0, both=False)
+        scene.trainer(2).goodbye()
+        await scene.quiet()
+        one = await scene.send(0, 2, message(LARGE, sender=0))
+        assert one.code == "peer_lost"
+        assert one.took_s < 1.0
+
+    scene.run(main)
+
+
+def test_a_loss_leaves_groups_alone_that_the_lost_rank_is_no_member_of() -> None:
+    scene = MailScene(4)
+
+    async def main() -> None:
+        group = await scene.make_group((0, 1))
+        got = scene.recv_any(0, 4, group=group)
+        scene.trainer(2).die()
+        await scene.quiet()
+        assert scene.engine(0).world.broken is not None
+        scene.send(1, 0, message(4, sender=1), group=group)
+        assert ((await got).array == message(4, sender=1)).all()
+
+    scene.run(main)
+
+
+def test_a_link_is_in_use_for_those_who_wait_for_its_other_end() -> None:
+    scene = MailScene(3, **SIZES)
+
+    async def main() -> None:
+        engine = scene.engine(0)
+        links, uses = engine.links, engine.mail.uses
+        assert not uses(links[1])
+        scene.recv_any(0, 4, tag=1)
+        scene.recv(0, 1, 4, tag=2)
+        assert uses(links[1])
+        assert not uses(links[2])
+        scene.send(0, 2, message(LARGE, sender=0))
+        assert uses(links[2])
+
+    scene.run(main)
+
+
+def test_a_link_that_the_worlds_messages_use_outlives_a_group() -> None:
+    scene = MailScene(5)
+
+    async def main() -> None:
+        got = scene.recv(0, 2, 4)
+        await scene.send(2, 0, message(4, sender=2))
+        await got
+        group = await scene.make_group((0, 2))
+        for rank, peer in ((0, 2), (2, 0)):
+            scene.engine(rank).groups.free(group)
+            assert peer in scene.engine(rank).links
+        await scene.passes(2, 0)
+
+    scene.run(main)
+
+
 def test_an_any_source_receive_ends_when_the_last_that_could_send_has_left() -> None:
     scene = MailScene(3)
 
@@ -362,12 +439,9 @@ def test_a_new_epoch_knows_nothing_of_the_messages_of_the_old() -> None:
         torn = [scene.send(0, 1, message(count, sender=0), tag=1)]
         torn.append(scene.recv(1, 0, count, tag=1))
         await asyncio.sleep(0.2)
-        for rank in (0, 1):
-            scene.trainer(rank).goodbye()
+        await scene.next_epoch()
         for one in await scene.ended(torn):
             assert one.code in ("closed", "collective")
-        scene.cluster.trainers = [SimTrainer(node) for node in scene.cluster.nodes]
-        await asyncio.gather(*(t.attach(30.0) for t in scene.cluster.trainers))
         for tag in (0, 1):
             await scene.passes(0, 1, tag=tag, count=count // 100)
             await scene.passes(1, 0, tag=tag)
@@ -375,30 +449,50 @@ def test_a_new_epoch_knows_nothing_of_the_messages_of_the_old() -> None:
     scene.run(main)
 
 
+async def only_rank_0_hears_that_the_epoch_begins(scene: MailScene) -> asyncio.Task[None]:
+    """Rank 1 will hear it half a second later: the task ends then."""
+    for trainer in scene.cluster.trainers:
+        trainer.goodbye()
+    await scene.quiet()
+    scene.network.delay("rendezvous", scene.host(1), 0.5, both=False)
+    first, second = scene.attach()
+    await first
+    assert scene.engine(1).world.epoch == 1
+    return second
+
+
 def test_a_message_of_an_epoch_that_begins_later_here_waits_for_it() -> None:
     scene = MailScene(2, **SIZES)
 
     async def main() -> None:
-        for rank in (0, 1):
-            scene.trainer(rank).goodbye()
-        await scene.quiet()
-        scene.cluster.trainers = [SimTrainer(node) for node in scene.cluster.nodes]
-        scene.network.delay("rendezvous", scene.host(1), 0.5, both=False)
-        attached = [asyncio.ensure_future(t.attach(30.0)) for t in scene.cluster.trainers]
-        await attached[0]
-        assert scene.engine(1).world.epoch == 1
+        attached = await only_rank_0_hears_that_the_epoch_begins(scene)
         sends = [scene.send(0, 1, message(n, sender=0, salt=n)) for n in (4, LARGE, 3)]
         given_up = await scene.send(0, 1, message(LARGE, sender=0), timeout_s=0.1)
         assert given_up.code == "timeout"
         assert scene.engine(1).world.epoch == 1
         assert scene.engine(1).mail.parked_bytes == 4 * 7
-        await attached[1]
+        await attached
         for n in (4, LARGE, 3):
             got = await scene.recv(1, 0, n)
             assert got.error is None, got.error
             assert (got.array == message(n, sender=0, salt=n)).all()
         assert {one.code for one in await scene.ended(sends)} == {"ok"}
         await scene.passes(0, 1)
+
+    scene.run(main)
+
+
+def test_a_goodbye_of_an_epoch_that_begins_later_here_counts_for_it() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        attached = await only_rank_0_hears_that_the_epoch_begins(scene)
+        await scene.send(0, 1, message(4, sender=0))
+        scene.trainer(0).goodbye()
+        await attached
+        assert ((await scene.recv(1, 0, 4)).array == message(4, sender=0)).all()
+        one = await scene.recv(1, 0, 4)
+        assert (one.code, one.took_s) == ("peer_lost", 0)
 
     scene.run(main)
 
