@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdError, from_wire
 from ringd.wire import ipc
+from ringd_client import _stack
 from ringd_client._core import GRACE_S, MAX_IN_FLIGHT
 from ringd_client._transport import Transport, dial
 
@@ -85,10 +86,11 @@ def attach(path: str, deadline: Deadline) -> tuple[Transport, Membership]:
     Raises:
         RendezvousError: the daemon refused, or somebody was missing at the deadline.
         DaemonLostError: no daemon there, or it went away.
+        ConfigError: RINGD_STACK_SIGNAL is no good.
     """
     transport = Transport(_dial_patiently(path, deadline))
     try:
-        transport.send(_hello(deadline))
+        _say_hello(transport, deadline)
         until = deadline.at + GRACE_S
         while time.monotonic() < until:
             if transport.wait_readable(until):
@@ -110,7 +112,7 @@ async def attach_async(path: str, deadline: Deadline) -> tuple[Transport, Member
     readable = asyncio.Event()
     loop.add_reader(transport.fileno(), readable.set)
     try:
-        transport.send(_hello(deadline))
+        _say_hello(transport, deadline)
         async with asyncio.timeout(deadline.left_s + GRACE_S):
             while (answer := transport.receive(wait=False)) is None:
                 readable.clear()
@@ -151,10 +153,14 @@ async def _dial_patiently_async(path: str, deadline: Deadline) -> socket.socket:
         await asyncio.sleep(DIAL_EVERY_S)
 
 
-def _hello(deadline: Deadline) -> bytes:
-    return ipc.pack(
-        ipc.HELLO, {"version": ipc.VERSION, "role": "trainer", "timeout_s": deadline.left_s}
-    )
+def _say_hello(transport: Transport, deadline: Deadline) -> None:
+    hello = {"version": ipc.VERSION, "role": "trainer", "timeout_s": deadline.left_s}
+    stack = _stack.offered()
+    if stack is None:
+        transport.send(ipc.pack(ipc.HELLO, hello))
+    else:
+        hello["stack_signal"] = stack.signal
+        transport.send_with_fd(ipc.pack(ipc.HELLO, hello), stack.fd)
 
 
 def _membership(answer: bytes | memoryview, path: str) -> Membership:

@@ -31,6 +31,7 @@ def daemon(
     congestion: options.Congestion = None,
     arena_limit_bytes: options.ArenaLimit = None,
     accounting: options.Accounting = None,
+    dump_dir: options.DumpDir = None,
     config: options.Config = None,
     log_level: options.LogLevel = None,
     log_json: options.LogJson = None,

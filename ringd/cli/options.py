@@ -99,6 +99,10 @@ Accounting = Annotated[
     Path | None,
     _option("--accounting", "Write a JSON line per operation and rank.", _GENERAL, "PATH"),
 ]
+DumpDir = Annotated[
+    Path | None,
+    _option("--dump-dir", "Where flight recorders go after a failure.", _GENERAL, "DIR"),
+]
 Config = Annotated[
     Path | None,
     _option("--config", "Settings file. (default: RINGD_CONFIG or ringd.toml)", _GENERAL, "PATH"),

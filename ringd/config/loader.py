@@ -19,7 +19,7 @@ from ringd.errors import ConfigError
 DEFAULT_FILE = Path("ringd.toml")
 """Read from the working directory when nobody names another."""
 DEFAULT = "default"
-_PATHS = frozenset({"socket", "secret_file", "accounting"})
+_PATHS = frozenset({"socket", "secret_file", "accounting", "dump_dir"})
 
 Sourced = dict[str, tuple[Any, str]]
 """Setting → value as given, and where it came from."""

@@ -43,6 +43,8 @@ class Settings(BaseModel):
         arena_limit_bytes: cap on a trainer's shared memory; unset: 4 GiB, or a quarter of the
             machine's memory when that is less.
         accounting: a file that gets one JSON line per operation and rank.
+        dump_dir: where a daemon writes its flight recorder after a failure and on SIGUSR1; unset:
+            beside its Unix socket.
         log_level: the least severe level that is logged.
         log_json: log JSON lines.
         debug: tracebacks for errors, asyncio's debug mode.
@@ -72,6 +74,7 @@ class Settings(BaseModel):
     congestion: fields.Congestion = "auto"
     arena_limit_bytes: fields.ArenaSize | None = None
     accounting: fields.AnyPath | None = None
+    dump_dir: fields.AnyPath | None = None
     log_level: fields.LogLevel = "info"
     log_json: fields.Flag = False
     debug: fields.Flag = False

@@ -24,6 +24,7 @@ from ringd.errors import AddressInUseError
 from ringd.kernels import TorchLoader
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
+from ringd.observe.dump_file import Dumper
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
 from ringd.transport.handshaking import fresh_nonce
@@ -101,6 +102,12 @@ async def _daemon(loaded: Loaded) -> None:
     log = logging.getLogger(f"ringd.daemon[{settings.rank}]")
     deadline = loop.time() + settings.join_timeout_s
     recorder = AccountingFile(settings.accounting) if settings.accounting else None
+    dumper = Dumper(
+        loop,
+        lambda reason: node.snapshot(reason),
+        settings.dump_dir or loaded.socket_path.parent,
+        log,
+    )
     node = Node(
         loop=loop,
         transport=transport_of(settings),
@@ -114,15 +121,18 @@ async def _daemon(loaded: Loaded) -> None:
         nonce=fresh_nonce,
         log=log,
         recorder=recorder,
+        on_failure=dumper.on_failure,
         bring_torch=TorchLoader().start,
         arena_limit_bytes=settings.arena_limit_bytes or 0,
     )
+    loop.add_signal_handler(signal.SIGUSR1, dumper.dump, "SIGUSR1")
     server = ClientServer(loop, node, loaded.socket_path)
     try:
         await _until_told(lambda: _serve(node, server, settings, deadline, log))
     finally:
         server.close()
         await node.stop()
+        dumper.close()
         if recorder is not None:
             recorder.close()
 

@@ -8,23 +8,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 from ringd.daemon.mesh import Mesh, Place
+from ringd.daemon.trainer_state import TrainerState
 from ringd.engine import failures
 from ringd.engine.engine import Engine, EngineOptions
+from ringd.engine.group import Group
+from ringd.engine.message import Post
 from ringd.engine.operation import Operation
 from ringd.errors import (
     MembershipChangedError,
     RendezvousError,
     RingdError,
 )
+from ringd.observe.flight import FlightRecorder, Snapshot
 from ringd.rendezvous.agent import Agent
 from ringd.rendezvous.events import Lost
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
+from ringd.vocabulary import OpSpec
 from ringd.wire.handshake import LINK, Credentials
 
 
@@ -38,6 +44,9 @@ class Trainer(Protocol):
 
     def refuse(self, error: RingdError) -> None:
         """It can't be served; it is forgotten."""
+
+    def inspect(self, callback: Callable[[TrainerState], None]) -> None:
+        """Say what it is doing, soon."""
 
 
 class Recorder(Protocol):
@@ -53,6 +62,7 @@ class Node:
     Args:
         credentials: job, rank, world size and secret; the role is set here.
         rng: for the jitter of back-offs; nonce: gives fresh random bytes.
+        on_failure: told of whatever goes wrong, perhaps often, for a dump of the flight recorder.
     """
 
     def __init__(
@@ -68,6 +78,7 @@ class Node:
         nonce: Callable[[], bytes],
         log: logging.Logger,
         recorder: Recorder | None = None,
+        on_failure: Callable[[], None] | None = None,
         bring_torch: Callable[[], None] | None = None,
         arena_limit_bytes: int = 0,
     ) -> None:
@@ -76,6 +87,9 @@ class Node:
         self.rank = credentials.rank
         self.world_size = credentials.world_size
         self._recorder = recorder
+        self._on_failure = on_failure or (lambda: None)
+        self._job_id = credentials.job_id
+        self.flight = FlightRecorder()
         self._arena_limit_bytes = arena_limit_bytes
         self.engine = Engine(
             loop=loop,
@@ -230,6 +244,7 @@ class Node:
             self._attach_timer.cancel()
             self._attach_timer = None
         if how in ("died", "raised"):
+            self._on_failure()
             gone = MembershipChangedError(f"this rank's trainer is gone: {detail}")
             self.engine.end_all(gone)
         elif epoch:
@@ -248,9 +263,16 @@ class Node:
     def _unreachable(self, peer: int, reason: str) -> None:
         self._agent.link_lost(peer, reason, self.engine.world.epoch)
 
-    def op_failed(self, epoch: int, group: int, lowest: int, seq: int, error: RingdError) -> None:
-        """An operation failed here."""
-        self._agent.op_failed(epoch, group, lowest, seq, error.to_wire())
+    def op_failed(
+        self, epoch: int, group: int, members: Sequence[int], seq: int, error: RingdError
+    ) -> bool:
+        """An operation failed here; whether there will be a verdict of the rendezvous."""
+        self._agent.op_failed(epoch, group, members, seq, error.to_wire())
+        return self._agent.connected
+
+    def in_reach(self) -> bool:
+        """Whether the rendezvous is."""
+        return self._agent.connected
 
     def link_lost(self, peer: int, reason: str) -> None:
         """A link ended without a goodbye."""
@@ -261,6 +283,20 @@ class Node:
         """An operation ended."""
         if self._recorder is not None:
             self._recorder.record(op, error)
+        self.flight.record(op, error)
+        if error is not None:
+            self._on_failure()
+
+    def call_void(self, group: Group, spec: OpSpec, seq: int, error: RingdError) -> None:
+        """A call ended before it began."""
+        self.flight.record_void(group, spec, seq, error)
+        self._on_failure()
+
+    def post_ended(self, post: Post, error: RingdError | None) -> None:
+        """A send or a receive ended."""
+        self.flight.record_post(post, error)
+        if error is not None:
+            self._on_failure()
 
     # Events of the rendezvous
 
@@ -276,6 +312,8 @@ class Node:
 
     def on_start(self, epoch: int) -> None:
         """All trainers are attached: an epoch begins."""
+        pid = None if self._trainer is None else self._trainer.pid
+        self.flight.begin_epoch(epoch, pid, self.engine.world.broken)
         self.engine.begin_epoch(epoch)
         if self._attach_timer is not None:
             self._attach_timer.cancel()
@@ -299,13 +337,34 @@ class Node:
         self, epoch: int, group: int, lowest: int, seq: int, error: dict[str, Any]
     ) -> None:
         """An operation failed on another rank."""
-        self.engine.abort(group, lowest, epoch, seq, failures.from_peer(error))
+        self._on_failure()
+        self.engine.endings.verdict(group, lowest, epoch, seq, failures.from_peer(error))
+
+    def on_inquiry(self, inquiry: int, epoch: int, group: int, lowest: int, seq: int) -> None:
+        """The rendezvous asks all what they know of an operation."""
+        answer = self.engine.answer(group, lowest, epoch, seq)
+        trainer = self._trainer if self._started else None
+        if trainer is None:
+            self._answer(inquiry, answer, TrainerState(0, "none"))
+        elif answer["state"] != "absent":
+            self._answer(inquiry, answer, TrainerState(trainer.pid, "unknown"))
+        else:
+            trainer.inspect(partial(self._answer, inquiry, answer))
+
+    def _answer(self, inquiry: int, answer: dict[str, Any], trainer: TrainerState) -> None:
+        facts = {"trainer": trainer.state, "pid": trainer.pid, "stack": list(trainer.stack)}
+        self._agent.op_answer(inquiry, {**answer, **facts})
 
     def on_lost(self, lost: Lost) -> None:
         """A rank is gone without a goodbye."""
+        self._on_failure()
         if lost.epoch == self.engine.world.epoch:
             error = failures.peer_lost(
-                lost.rank, case=lost.case, detail=lost.detail, epoch=lost.epoch
+                lost.rank,
+                case=lost.case,
+                detail=lost.detail,
+                epoch=lost.epoch,
+                verdict=lost.number,
             )
             self.engine.peer_lost(lost.rank, error)
 
@@ -344,6 +403,11 @@ class Node:
     def group_status(self) -> asyncio.Future[dict[str, Any]]:
         """The whole group's state, gathered by the rendezvous."""
         return self._agent.request_status()
+
+    def snapshot(self, reason: str) -> Snapshot:
+        """The flight recorder's content, for a dump."""
+        facts = {"job_id": self._job_id, "address": str(self._mesh.address)}
+        return self.flight.snapshot(self.engine, reason, facts)
 
     def state(self) -> dict[str, Any]:
         """This rank's state as plain data."""

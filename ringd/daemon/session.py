@@ -22,6 +22,7 @@ from ringd.daemon.arena import MappedArena
 from ringd.daemon.node import Node
 from ringd.daemon.watch import ProcessWatch
 from ringd.errors import InvalidArgumentError, RendezvousError, RingdError, from_wire
+from ringd.observe.dump_file import encoded
 from ringd.vocabulary import spec_or_unknown
 from ringd.wire import ipc
 
@@ -120,11 +121,13 @@ class Session:
         elif kind == ipc.DROP_SEGMENT and self._role == "trainer":
             self._arena.drop(message[1])
         elif kind == ipc.POISON and self._role == "trainer":
-            self._node.engine.refuse(spec_or_unknown(message[2]), from_wire(message[3]))
+            self._node.engine.endings.refuse(spec_or_unknown(message[2]), from_wire(message[3]))
         elif kind == ipc.FREE_GROUP and self._role == "trainer":
             self._node.engine.groups.free(message[1])
         elif kind == ipc.STATUS and self._role:
             self._status(message[1], message[2])
+        elif kind == ipc.DUMP and self._role:
+            self._dump(message[1])
         elif kind == ipc.GOODBYE and self._role:
             self._goodbye(message[1])
         else:
@@ -165,6 +168,15 @@ class Session:
         else:
             reply = future.result()
         self._send(ipc.pack(ipc.STATUS_REPLY, request, reply))
+
+    def _dump(self, request: int) -> None:
+        """Tell what the flight recorder holds; operations wait meanwhile, for 10 to 20 ms."""
+        if self._queue:
+            raise InvalidArgumentError("a dump was asked for before the last reply was read")
+        data = encoded(self._node.snapshot("ringd dump").document())
+        for at in range(0, len(data), ipc.DUMP_PIECE_BYTES):
+            end = at + ipc.DUMP_PIECE_BYTES
+            self._send(ipc.pack(ipc.DUMP_REPLY, request, end < len(data), data[at:end]))
 
     # Ending
 

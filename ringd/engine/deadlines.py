@@ -55,7 +55,7 @@ class Deadlines:
         now = self._engine.now()
         self._listen()
         for at, op in enumerate(live):
-            if not op.live:
+            if not op.live or op.failing:
                 continue
             if now >= op.deadline:
                 self._expired(op, now)
@@ -73,15 +73,15 @@ class Deadlines:
 
     def _expired(self, op: Operation, now: float) -> None:
         to_blame = [flow.peer for flow in op.flows.values() if self._is_to_blame(op, flow)]
-        if not to_blame and now < op.deadline + DEFER_S:
-            return
+        if not to_blame and now < op.deadline + DEFER_S and not self._engine.endings.in_reach():
+            return  # a verdict will not come, so others may know better
         late = None
         if op.spec.collective == Collective.BARRIER.value:
             late = to_blame = sorted({*to_blame, *self._late_for(op, now)})
         error = failures.timed_out(
             op, elapsed_s=now - op.started, waiting=to_blame or None, quiet=False, late=late
         )
-        self._engine.fail(op, error)
+        self._engine.endings.fail(op, error)
 
     def _late_for(self, op: Operation, now: float) -> list[int]:
         """Ranks that have not come to a barrier, of those that were told of us and would answer."""
@@ -106,7 +106,7 @@ class Deadlines:
         quiet = [flow.peer for flow in op.flows.values() if self._is_too_quiet(op, flow)]
         if quiet:
             error = failures.timed_out(op, elapsed_s=now - op.started, waiting=quiet, quiet=True)
-            self._engine.fail(op, error)
+            self._engine.endings.fail(op, error)
         elif op.stalled(self._tick_s) >= PROBE_AFTER_S:
             op.show_life(again=oldest)
             if op.spec.collective == Collective.BARRIER.value:

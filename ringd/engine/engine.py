@@ -8,25 +8,26 @@ in-memory transport and virtual time, in the simulation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic_ns
-from typing import Protocol
+from typing import Any, Protocol
 
 from ringd.engine import failures
 from ringd.engine.busy_poll import BusyPoll
 from ringd.engine.compiler import Compiled, Splits
 from ringd.engine.deadlines import Deadlines
+from ringd.engine.endings import Endings
 from ringd.engine.group import Group
 from ringd.engine.groups import Groups
 from ringd.engine.landing import PIECE_BYTES, ScratchPool
 from ringd.engine.leaving import Leaving
 from ringd.engine.link import Link
 from ringd.engine.mail import Mail
+from ringd.engine.message import Post
 from ringd.engine.operation import OnDone, Operation
 from ringd.engine.router import Router
 from ringd.errors import (
-    CollectiveMismatchError,
     GroupFreedError,
     InvalidArgumentError,
     MembershipChangedError,
@@ -35,15 +36,14 @@ from ringd.errors import (
 )
 from ringd.schedules.select import Thresholds
 from ringd.vocabulary import (
+    MAY_RETURN_EARLY,
     POINT_TO_POINT,
-    ROOTED,
     Collective,
     OpSpec,
     check_spec,
     spec_or_unknown,
     unpack_spec,
 )
-from ringd.wire.frame import Kind
 
 Local = int | Splits | None
 """What of a call may differ between ranks: the tag of send and recv, the splits of all_to_all."""
@@ -65,20 +65,42 @@ class EngineOptions:
     inline_bytes: int = 64 * 1024
 
 
+NO_ANSWER: dict[str, Any] = {
+    "entered_s": 0.0,
+    "waiting_on": [],
+    "bytes_done": 0,
+    "bytes_total": 0,
+    "flows": [],
+    "next_seq": 0,
+}
+"""What is said of an operation that is not in flight here."""
+
+
 class Surroundings(Protocol):
     """What the engine asks of the daemon around it."""
 
     def want_link(self, peer: int) -> None:
         """Make a link to ``peer``; ``Engine.link_up`` follows, or the operation's deadline."""
 
-    def op_failed(self, epoch: int, group: int, lowest: int, seq: int, error: RingdError) -> None:
-        """Tell the rendezvous, which tells every rank; ``lowest``: the group's lowest rank."""
+    def op_failed(
+        self, epoch: int, group: int, members: Sequence[int], seq: int, error: RingdError
+    ) -> bool:
+        """Tell the rendezvous; whether it is in reach, so that a verdict may be expected."""
+
+    def in_reach(self) -> bool:
+        """Whether the rendezvous is."""
 
     def link_lost(self, peer: int, reason: str) -> None:
         """A link ended without a goodbye."""
 
     def op_ended(self, op: Operation, error: RingdError | None) -> None:
-        """For the accounting."""
+        """For the accounting and the flight recorder."""
+
+    def call_void(self, group: Group, spec: OpSpec, seq: int, error: RingdError) -> None:
+        """A call took its place in the order and ended before it began."""
+
+    def post_ended(self, post: Post, error: RingdError | None) -> None:
+        """A send or a receive ended."""
 
 
 class Engine:
@@ -114,6 +136,7 @@ class Engine:
         self.router = Router(self)
         self.mail = Mail(self)
         self.leaving = Leaving(self)
+        self.endings = Endings(self, surroundings)
         self._surroundings = surroundings
         self._waiting_for_link: dict[int, list[Operation]] = {}
         self._clock_ns = clock_ns
@@ -170,11 +193,14 @@ class Engine:
             compiled, mem = self._prepared(group, packed_spec, spec, region, local)
         except (ValueError, TypeError, RingdError) as exc:
             error = exc if isinstance(exc, RingdError) else RingdError(str(exc))
-            self.refuse(spec_or_unknown(packed_spec), error)
+            self.endings.refuse(spec_or_unknown(packed_spec), error)
             on_done(error, None)
             return
-        stopped = self._stopped(group)
+        seq = group.next_seq
+        stopped = self.endings.obstacle(group)
         if stopped is not None:
+            if group.next_seq > seq:
+                self._surroundings.call_void(group, spec, seq, stopped)
             on_done(stopped, None)
             return
         self._enter(group, compiled, mem, on_done, timeouts)
@@ -242,7 +268,7 @@ class Engine:
             try:
                 on_done = self.groups.found(group, compiled, mem, on_done)
             except InvalidArgumentError as exc:
-                self.refuse(compiled.spec, exc)
+                self.endings.refuse(compiled.spec, exc)
                 on_done(exc, None)
                 return
         seq = group.next_seq
@@ -257,52 +283,6 @@ class Engine:
         self.live[op] = None
         self._busy_poll.begin()
         op.start(self.router.early.take(group.number, group.epoch, seq))
-
-    def _stopped(self, group: Group) -> RingdError | None:
-        """Why a call may not begin; a verdict or first cause takes its place in the order."""
-        seq = group.next_seq
-        verdict = group.verdicts.get(seq)
-        if verdict is not None:  # also when the epoch is over since: it came to its end before
-            group.next_seq = seq + 1
-            self.router.early.take(group.number, group.epoch, seq)
-            _take_quote(group, seq, verdict)
-            return verdict.copy()
-        if group.broken is not None:
-            return group.broken.copy()
-        if group.pending is not None:
-            first, group.pending = group.pending, None
-            error = type(first)(
-                "an earlier operation, which had returned here before it could be known, was "
-                f"void: {first.message}",
-                **first.fields,
-            )
-            group.next_seq = seq + 1
-            self.spread(group, seq, error)
-            return error
-        for rank, seq_left in group.left.items():
-            if seq >= seq_left:
-                group.broken = self._left_before(group, rank, seq)
-                return group.broken.copy()
-        return None
-
-    def refuse(self, spec: OpSpec, cause: RingdError) -> None:
-        """This rank's trainer refused its own call: the call takes its place, and is void."""
-        group = self.groups.numbered(spec.group)
-        if group is None or spec.collective in POINT_TO_POINT:
-            return
-        if group.broken is not None:
-            return
-        seq = group.next_seq
-        group.next_seq = seq + 1
-        if group.verdicts.get(seq) is None:
-            self._void(group, seq, spec, cause)
-
-    def _void(self, group: Group, seq: int, spec: OpSpec, cause: RingdError) -> None:
-        self.router.early.take(group.number, group.epoch, seq)
-        error = failures.refused_locally(
-            seq=seq, epoch=group.epoch, rank=self.rank, spec=spec, cause=cause
-        )
-        self.spread(group, seq, error)
 
     # Epochs and peers
 
@@ -344,16 +324,10 @@ class Engine:
             next_seq = group.left[rank] = next_seqs.get(group.number, 0)
             for op in list(group.ops.values()):
                 if op.seq >= next_seq:
-                    error = self._left_before(group, rank, op.seq)
+                    error = failures.left_before(group, rank, op.seq)
                     group.broken = group.broken or error
                     op.end(failures.during(error, op))
         self.mail.rank_left(rank)
-
-    def _left_before(self, group: Group, rank: int, seq: int) -> RingdError:
-        detail = f"it said goodbye before operation {seq}"
-        if group.number:
-            detail += f" of group {group.number}"
-        return failures.peer_lost(rank, case="it left the job", detail=detail, epoch=group.epoch)
 
     def link_up(self, link: Link) -> None:
         """A link to a peer is there (again)."""
@@ -399,50 +373,21 @@ class Engine:
         )
         self.peer_lost(link.peer, error)
 
-    def abort(self, number: int, member: int, epoch: int, seq: int, error: RingdError) -> None:
-        """An operation of the group ``number`` that ``member`` is in ended elsewhere: here too."""
-        group = self.groups.numbered(number)
-        if group is None or group.epoch != epoch or member not in group.ranks:
-            return
-        op = group.ops.get(seq)
-        if op is not None:
-            op.end(error.copy())
-            group.remember(seq, error)
-            _take_quote(group, seq, error)
-        elif seq >= group.next_seq:
-            group.remember(seq, error)
-        elif seq not in group.verdicts and isinstance(error, CollectiveMismatchError):
-            # Rooted operations return before they can know; the next call says it.
-            group.remember(seq, error)
-            group.pending = group.pending or error
-
-    def void_late(self, group: Group, seq: int, peer: int, theirs: bytes) -> None:
-        """A peer turns out to have called something else than what has returned here."""
-        ours = group.returned.get(seq)
-        if ours is not None and ours.packed != theirs:
-            error = failures.mismatch(
-                seq=seq, epoch=group.epoch, rank=self.rank, ours=ours, peer=peer, theirs=theirs
-            )
-            group.pending = group.pending or error
-            self.spread(group, seq, error)
-
     # Ending
 
-    def fail(self, op: Operation, error: RingdError) -> None:
-        """``op`` failed here: it ends, and every rank is told."""
-        if op.live:
-            op.end(error)
-            self.spread(op.group, op.seq, error)
-
-    def spread(self, group: Group, seq: int, error: RingdError) -> None:
-        """Tell all ranks, on the links we have and through the rendezvous."""
-        group.remember(seq, error)
-        header = [group.epoch, seq, error.to_wire()]
-        for link in list(self.links.values()):
-            if link.peer not in group.ranks:
-                continue
-            link.send_note(Kind.ABORT, group.stream, header)
-        self._surroundings.op_failed(group.epoch, group.number, min(group.ranks), seq, error)
+    def answer(self, number: int, member: int, epoch: int, seq: int) -> dict[str, Any]:
+        """What we know of an operation, for a verdict: see ``wire.control``, "op_answer"."""
+        group = self.groups.numbered(number)
+        if group is None or member not in group.ranks or group.epoch != epoch:
+            return {**NO_ANSWER, "state": "absent"}
+        op = group.ops.get(seq)
+        if op is not None:
+            return {**NO_ANSWER, **op.view(), "next_seq": group.next_seq}
+        if seq >= group.next_seq:
+            state = "absent"
+        else:
+            state = "failed" if seq in group.verdicts else "done"
+        return {**NO_ANSWER, "state": state, "next_seq": group.next_seq}
 
     def ended(self, op: Operation, error: RingdError | None) -> None:
         """``op`` is over; called by it."""
@@ -451,17 +396,10 @@ class Engine:
         self.live.pop(op, None)
         if error is None:
             self.completed += 1
-            if op.spec.collective in ROOTED:
+            if op.spec.collective in MAY_RETURN_EARLY:
                 op.group.note_return(op.seq, op.spec)
         self._surroundings.op_ended(op, error)
 
-
-def _take_quote(group: Group, seq: int, error: RingdError) -> None:
-    """An error that quotes an earlier operation's has told of that one: once is enough."""
-    first = error.fields.get("seq")
-    if not isinstance(first, int) or first >= seq:
-        return
-    if first not in group.verdicts:
-        group.remember(first, error)
-    if group.pending is not None and group.pending.fields.get("seq") == first:
-        group.pending = None
+    def post_ended(self, post: Post, error: RingdError | None) -> None:
+        """A send or a receive is over; called by the mail."""
+        self._surroundings.post_ended(post, error)

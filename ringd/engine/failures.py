@@ -16,6 +16,7 @@ from ringd.errors import (
 from ringd.vocabulary import OpSpec, unpack_spec
 
 if TYPE_CHECKING:
+    from ringd.engine.group import Group
     from ringd.engine.operation import Operation
 
 
@@ -38,7 +39,8 @@ def mismatch(
     return CollectiveMismatchError(
         f"{_numbered(seq, ours.group)} differs between ranks: rank {rank} called {ours}, "
         f"rank {peer} called {other}. Make the same calls with the same arguments in the same "
-        "order on every rank; this operation is void on all ranks, the next call is an ordinary one.",
+        "order on every rank; this operation is void on all ranks, the next call is an ordinary "
+        "one.",
         op=ours.collective,
         their_op=their_op,
         group=ours.group,
@@ -138,6 +140,7 @@ def timed_out(
         rank=op.rank,
         elapsed_s=round(elapsed_s, 6),
         setting=setting,
+        limit=limit,
         **({"late_ranks": late} if late is not None else {}),
         **progress,
     )
@@ -149,7 +152,7 @@ def _round(timeout_s: float) -> float:
 
 
 def peer_lost(
-    rank: int, *, case: str, detail: str, epoch: int, partial: bool = False
+    rank: int, *, case: str, detail: str, epoch: int, partial: bool = False, verdict: str = ""
 ) -> PeerLostError:
     """A rank is gone; the epoch is over."""
     text = f"rank {rank} is lost: {case}"
@@ -165,7 +168,17 @@ def peer_lost(
         detail=detail,
         epoch=epoch,
         partial=partial,
+        verdict=verdict,
+        culprits=[rank],
     )
+
+
+def left_before(group: Group, rank: int, seq: int) -> PeerLostError:
+    """A rank said goodbye before a call that needs it."""
+    detail = f"it said goodbye before operation {seq}"
+    if group.number:
+        detail += f" of group {group.number}"
+    return peer_lost(rank, case="it left the job", detail=detail, epoch=group.epoch)
 
 
 def during(error: RingdError, op: Operation) -> RingdError:
@@ -178,6 +191,24 @@ def during(error: RingdError, op: Operation) -> RingdError:
         **op.progress(),
     }
     return type(error)(error.message, **{**facts, **error.fields})
+
+
+def here(error: RingdError, op: Operation) -> RingdError:
+    """The verdict as this rank raises it: with its own progress."""
+    progress = op.progress()
+    if not isinstance(error, CollectiveTimeoutError):
+        return type(error)(error.message, **{**progress, **error.fields})
+    elapsed_s = op.engine.now() - op.started
+    done, total = progress["bytes_done"], progress["bytes_total"]
+    text = f"{error.message} Rank {op.rank} had {done} of {total} bytes after {elapsed_s:.2f} s."
+    local = {"bytes_done": done, "bytes_total": total, "elapsed_s": round(elapsed_s, 6)}
+    return type(error)(text, **{**error.fields, "rank": op.rank, **local})
+
+
+def partial(error: RingdError) -> RingdError:
+    """One rank's view, where no verdict could be had."""
+    text = f"{error.message} (This is the view of one rank: no verdict of the rendezvous came.)"
+    return type(error)(text, **{**error.fields, "partial": True})
 
 
 def from_peer(data: object) -> RingdError:

@@ -73,6 +73,11 @@ class FlowState:
         item = self.sends[at]
         return self.op.version[item.cell] >= item.needs
 
+    def unsent_bytes(self) -> int:
+        """What the peer has not got from us, as far as the schedule and the socket tell."""
+        waiting = self.link.connection.channel.backlog_bytes if self.link is not None else 0
+        return min(self.flow.send_bytes, self.flow.send_bytes - self.sent_payload_bytes + waiting)
+
     def owed(self) -> bool:
         """The peer still has to send us something."""
         return self.recv_i < len(self.flow.recvs)

@@ -118,6 +118,7 @@ class Mail:
             return
         del self.live[post]
         post.box.forget(post)
+        self.engine.post_ended(post, error)
         post.close(failed=error is not None)
         source = None
         if isinstance(post, Recv) and error is None:

@@ -49,6 +49,7 @@ class Operation:
         "engine",
         "ended_ns",
         "epoch",
+        "failing",
         "flows",
         "folding",
         "group",
@@ -96,6 +97,7 @@ class Operation:
         self.mem = mem
         self.on_done = on_done
         self.live = True
+        self.failing = False
         self.progress_seen = -1
         self.stalled_s = 0.0
         self.next_sign = 0
@@ -367,7 +369,7 @@ class Operation:
         if ours is None or theirs is None or list(ours[::-1]) == theirs:
             return True
         error = failures.splits_differ(self, peer, ours, theirs)
-        self.engine.fail(self, error)
+        self.engine.endings.fail(self, error)
         return False
 
     def _take_early(self, early: dict[int, EarlyFlow]) -> None:
@@ -406,11 +408,17 @@ class Operation:
             peer=peer,
             theirs=theirs,
         )
-        self.engine.fail(self, error)
+        self.engine.endings.fail(self, error)
 
     def _finish_if_done(self) -> None:
-        if not (self.remaining_recvs or self.remaining_sends or self.holds):
+        if not (self.remaining_recvs or self.remaining_sends or self.holds or self.failing):
             self.end(None)
+
+    def fail_soon(self) -> None:
+        """It failed here; until the verdict comes nothing more is sent, and it can't succeed."""
+        self.failing = True
+        for flow in self.flows.values():
+            flow.credit = 0
 
     def end(self, error: RingdError | None) -> None:
         """The one way out; afterwards the region is the caller's again."""
@@ -428,6 +436,24 @@ class Operation:
         self.folding = None
         self.parked.clear()
         self.on_done(error, None)
+
+    def view(self) -> dict[str, Any]:
+        """What we know of it, for a verdict: whom we wait for, and how each link stands."""
+        return {
+            "state": "waiting",
+            "entered_s": self.engine.now() - self.started,
+            **self.progress(),
+            "flows": [
+                [
+                    flow.peer,
+                    flow.flow.recv_bytes - flow.recv_payload_bytes,
+                    flow.recv_payload_bytes,
+                    flow.unsent_bytes(),
+                    float(flow.quiet_s),
+                ]
+                for flow in self.flows.values()
+            ],
+        }
 
     def progress(self) -> dict[str, Any]:
         """How far it is: bytes received, and the peers that still owe us some."""

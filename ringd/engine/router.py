@@ -93,7 +93,7 @@ class Router:
         group = self._engine.groups.get(stream)
         if group is not None:
             error = failures.from_peer(header[2])
-            self._engine.abort(group.number, link.peer, header[0], header[1], error)
+            self._engine.endings.told(group, link.peer, header[0], header[1], error)
 
     def _find(self, link: Link, stream: int, header: Any) -> tuple[Group | None, Operation | None]:
         """The group of a frame, if it is there, and its operation if it is live here.
@@ -171,7 +171,7 @@ class Router:
         verdict = group.verdicts.get(seq)
         if verdict is None:
             if len(header) > 3:
-                self._engine.void_late(group, seq, link.peer, header[3])
+                self._engine.endings.void_late(group, seq, link.peer, header[3])
         else:
             link.send_note(Kind.ABORT, group.stream, [epoch, seq, verdict.to_wire()])
 

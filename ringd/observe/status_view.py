@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ringd.config.loader import Loaded
-from ringd.errors import DaemonLostError, RingdError, from_wire
+from ringd.observe.asking import asking, find_one, take
 from ringd.wire import ipc
-
-ANSWER_LIMIT_S = 5.0
 
 
 def show(loaded: Loaded, *, scope: str, as_json: bool) -> None:
@@ -23,7 +20,7 @@ def show(loaded: Loaded, *, scope: str, as_json: bool) -> None:
     Raises:
         DaemonLostError: no daemon answers at the socket; says which sockets there are.
     """
-    status = ask(_find(loaded), scope)
+    status = ask(find_one(loaded), scope)
     if as_json:
         print(json.dumps(status, indent=1))
     else:
@@ -36,44 +33,10 @@ def ask(path: Path, scope: str) -> dict[str, Any]:
     Raises:
         DaemonLostError: it is not there, or does not answer within 5 s.
     """
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            sock.settimeout(ANSWER_LIMIT_S)
-            sock.connect(str(path))
-            sock.send(ipc.pack(ipc.HELLO, {"version": ipc.VERSION, "role": "observer"}))
-            _take(sock, ipc.WELCOME)
-            sock.send(ipc.pack(ipc.STATUS, 1, scope))
-            status: dict[str, Any] = _take(sock, ipc.STATUS_REPLY)[2]
-            return status
-    except OSError as exc:
-        raise DaemonLostError(f"no daemon answers at {path}: {exc}", socket=str(path)) from None
-
-
-def _take(sock: socket.socket, kind: int) -> list[Any]:
-    data = sock.recv(ipc.MAX_MESSAGE_BYTES)
-    if not data:
-        raise DaemonLostError("the daemon closed the connection")
-    message = ipc.unpack(data)
-    if message[0] == ipc.REFUSED:
-        raise from_wire(message[1])
-    if message[0] != kind:
-        raise RingdError(f"the daemon answered with a message of kind {message[0]}")
-    return message
-
-
-def _find(loaded: Loaded) -> Path:
-    """The socket that was asked for; else that of the only job that runs here."""
-    path = loaded.socket_path
-    if path.is_socket() or loaded.settings.socket is not None:
-        return path
-    living = sorted(loaded.runtime_dir.glob("*/*.sock")) + sorted(loaded.runtime_dir.glob("*.sock"))
-    jobs = {p.parent for p in living}
-    if len(jobs) == 1:
-        return living[0]
-    if not living:
-        raise DaemonLostError("no job is running here: no daemon's socket was found")
-    there = ", ".join(map(str, living))
-    raise DaemonLostError(f"which daemon? Give --socket PATH; sockets found here: {there}")
+    with asking(path) as sock:
+        sock.send(ipc.pack(ipc.STATUS, 1, scope))
+        status: dict[str, Any] = take(sock, ipc.STATUS_REPLY)[2]
+        return status
 
 
 def _print(status: dict[str, Any], scope: str) -> None:

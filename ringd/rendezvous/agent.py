@@ -7,7 +7,7 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,7 +43,7 @@ class AgentEvents(Protocol):
         """All trainers are attached; ours takes part in this epoch."""
 
     def on_left(self, rank: int, epoch: int, next_seqs: dict[int, int]) -> None:
-        """The trainer of ``rank`` said goodbye; by group the first operation that it did not call."""
+        """The trainer of ``rank`` said goodbye; by group the first call that it did not make."""
 
     def on_lost(self, lost: Lost) -> None:
         """The epoch is over, and why."""
@@ -55,6 +55,9 @@ class AgentEvents(Protocol):
 
         ``lowest``: the lowest rank of the group that is meant.
         """
+
+    def on_inquiry(self, inquiry: int, epoch: int, group: int, lowest: int, seq: int) -> None:
+        """What do we know of this operation? ``op_answer`` is to follow within 100 ms."""
 
     def on_dial(self, peer: int) -> None:
         """``peer``, a higher rank, wants a data connection with us."""
@@ -253,13 +256,19 @@ class Agent:
         self._send("link_lost", peer=peer, reason=clip(reason), epoch=epoch)
 
     def op_failed(
-        self, epoch: int, group: int, lowest: int, seq: int, error: dict[str, Any]
+        self, epoch: int, group: int, members: Sequence[int], seq: int, error: dict[str, Any]
     ) -> None:
         """An operation ended here with an error; ``error`` is what RingdError.to_wire gave.
 
-        ``lowest``: the lowest rank of the group.
+        ``members``: the ranks of its group. A verdict follows by ``on_abort``.
         """
-        self._send("op_failed", epoch=epoch, group=group, lowest=lowest, seq=seq, error=error)
+        self._send(
+            "op_failed", epoch=epoch, group=group, members=list(members), seq=seq, error=error
+        )
+
+    def op_answer(self, inquiry: int, answer: dict[str, Any]) -> None:
+        """What we know of an operation that we were asked about; see ``wire.control``."""
+        self._send("op_answer", inquiry=inquiry, **answer)
 
     def want_link(self, peer: int) -> None:
         """Ask for a data connection to ``peer``: the lower of both ranks is told to dial."""
@@ -369,6 +378,7 @@ class Agent:
             control.field(fields, "detail", str),
             _int(fields, "epoch"),
             (link[0], link[1]) if link is not None else None,
+            control.field(fields, "verdict", str),
         )
         self._events.on_lost(lost)
 
@@ -376,6 +386,10 @@ class Agent:
         names = ("epoch", "group", "lowest", "seq")
         epoch, group, lowest, seq = (_int(fields, name) for name in names)
         self._events.on_abort(epoch, group, lowest, seq, control.field(fields, "error", dict))
+
+    def _hear_inquire(self, fields: dict[str, Any]) -> None:
+        names = ("inquiry", "epoch", "group", "lowest", "seq")
+        self._events.on_inquiry(*(_int(fields, name) for name in names))
 
     def _hear_dial(self, fields: dict[str, Any]) -> None:
         self._events.on_dial(_int(fields, "peer"))
@@ -421,6 +435,7 @@ _HEARINGS: dict[str, Callable[[Agent, dict[str, Any]], None]] = {
     "left": Agent._hear_left,
     "lost": Agent._hear_lost,
     "abort": Agent._hear_abort,
+    "inquire": Agent._hear_inquire,
     "dial": Agent._hear_dial,
     "report": Agent._hear_report,
     "status": Agent._hear_status,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ringd.rendezvous.verdicts import Answer
 from ringd.transport.base import Address
 
 DetachHow = Literal["goodbye", "died", "raised", "gave_up"]
@@ -95,14 +96,32 @@ class LinkLost(FromDaemon):
 class OpFailed(FromDaemon):
     """An operation ended with an error there, and ends so everywhere.
 
-    ``lowest``: the lowest rank of the group; groups without a common member may have one number.
+    ``members``: the group's ranks; groups without a common member may have one number.
     """
 
     epoch: int
     group: int
-    lowest: int
+    members: tuple[int, ...]
     seq: int
     error: dict[str, Any]
+
+    @property
+    def lowest(self) -> int:
+        """The lowest member: with the number it tells groups apart."""
+        return min(self.members)
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Which operation of the epoch it is."""
+        return (self.group, self.lowest, self.seq)
+
+
+@dataclass(frozen=True, slots=True)
+class OpAnswered(FromDaemon):
+    """What it knows of an operation that was asked about."""
+
+    inquiry: int
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +166,7 @@ class Lost:
     Attributes:
         case: "trainer died", "trainer raised", "daemon lost", "daemon left" or "link lost".
         link: for "link lost", (a, b): rank a lost its connection to rank b. Else None.
+        number: the verdict's id, the same on all ranks.
     """
 
     rank: int
@@ -154,6 +174,7 @@ class Lost:
     detail: str
     epoch: int
     link: tuple[int, int] | None = None
+    number: str = ""
 
     def to_fields(self) -> dict[str, Any]:
         """As the fields of the message "lost"."""
@@ -163,4 +184,5 @@ class Lost:
             "detail": self.detail,
             "epoch": self.epoch,
             "link": list(self.link) if self.link else None,
+            "verdict": self.number,
         }

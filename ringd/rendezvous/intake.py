@@ -12,17 +12,22 @@ from ringd.rendezvous.events import (
     Heartbeat,
     LinkLost,
     LinkWanted,
+    OpAnswered,
     OpFailed,
     TrainerAttached,
     TrainerDetached,
 )
+from ringd.rendezvous.verdicts import Answer, FlowView
 from ringd.transport.base import Address
+from ringd.vocabulary import MAX_WORLD
 from ringd.wire.control import field, int_list
 from ringd.wire.frame import FrameError
 
 MAX_TEXT = 4096
 """Characters of a reason or a detail that are passed on."""
 MAX_PAIRS = 8192
+MAX_FRAMES = 16
+_STATES = frozenset({"waiting", "done", "failed", "absent"})
 _HOWS = frozenset({"goodbye", "died", "raised", "gave_up"})
 
 Fields = dict[str, Any]
@@ -106,9 +111,45 @@ def _link_lost(rank: int, fields: Fields) -> FromDaemon:
 
 
 def _op_failed(rank: int, fields: Fields) -> FromDaemon:
-    names = ("epoch", "group", "lowest", "seq")
-    epoch, group, lowest, seq = (field(fields, name, int) for name in names)
-    return OpFailed(rank, epoch, group, lowest, seq, field(fields, "error", dict))
+    epoch, group, seq = (field(fields, name, int) for name in ("epoch", "group", "seq"))
+    members = tuple(int_list(fields, "members"))
+    if not 1 <= len(members) <= MAX_WORLD:
+        raise FrameError(f"op_failed: a group of {len(members)} ranks")
+    return OpFailed(rank, epoch, group, members, seq, field(fields, "error", dict))
+
+
+def _op_answered(rank: int, fields: Fields) -> FromDaemon:
+    state: Any = field(fields, "state", str)
+    if state not in _STATES:
+        raise FrameError(f"op_answer: unknown state {state[:32]!r}")
+    stack = field(fields, "stack", list)
+    answer = Answer(
+        rank,
+        state,
+        entered_s=field(fields, "entered_s", float),
+        waiting_on=tuple(int_list(fields, "waiting_on")),
+        bytes_done=field(fields, "bytes_done", int),
+        bytes_total=field(fields, "bytes_total", int),
+        flows=_flows(field(fields, "flows", list)),
+        trainer=field(fields, "trainer", str)[:32],
+        pid=field(fields, "pid", int),
+        stack=tuple(str(frame)[:256] for frame in stack[:MAX_FRAMES]),
+        next_seq=field(fields, "next_seq", int),
+    )
+    return OpAnswered(rank, field(fields, "inquiry", int), answer)
+
+
+def _flows(entries: list[Any]) -> dict[int, FlowView]:
+    """[[peer, owed, received, unsent, quiet_s], ...]."""
+    found = {}
+    for entry in entries[:MAX_WORLD]:
+        if not isinstance(entry, list) or len(entry) != 5:
+            raise FrameError("op_answer: a flow has five entries")
+        *numbers, quiet_s = entry
+        if not all(type(n) is int for n in numbers) or not isinstance(quiet_s, int | float):
+            raise FrameError("op_answer: a flow is four whole numbers and a time")
+        found[numbers[0]] = FlowView(*numbers[1:], quiet_s=float(quiet_s))
+    return found
 
 
 _READERS: dict[str, Callable[[int, Fields], FromDaemon]] = {
@@ -117,6 +158,7 @@ _READERS: dict[str, Callable[[int, Fields], FromDaemon]] = {
     "detach": _detach,
     "link_lost": _link_lost,
     "op_failed": _op_failed,
+    "op_answer": _op_answered,
     "want_link": lambda rank, fields: LinkWanted(rank, field(fields, "peer", int)),
     "heartbeat": lambda rank, fields: Heartbeat(rank),
     "leave": lambda rank, fields: DaemonLeft(rank),

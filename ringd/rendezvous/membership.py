@@ -11,7 +11,7 @@ anew, no epoch starts before every trainer of the one before has ended.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ringd.rendezvous.addresses import is_loopback, loopback_text
@@ -28,12 +28,14 @@ from ringd.rendezvous.events import (
     LinkLost,
     LinkWanted,
     Lost,
+    OpAnswered,
     OpFailed,
     Send,
     Tick,
     TrainerAttached,
     TrainerDetached,
 )
+from ringd.rendezvous.inquiries import Inquiries, error_of
 from ringd.rendezvous.link_verdict import judge
 
 DEAD_AFTER_S = 3.0
@@ -42,6 +44,8 @@ GATHER_LINK_REPORTS_S = 0.150
 MAX_FAILED_OPS = 4096
 """Operations whose first error is remembered, so that later ones are not told."""
 MAX_VERDICTS = 16
+ASKED_ABOUT = frozenset({"timeout"})
+"""Errors that only say what one rank saw: all daemons are asked before there is a verdict."""
 
 
 @dataclass(slots=True)
@@ -83,6 +87,8 @@ class Membership:
         self._reports: list[LinkLost] = []
         self._judge_at: float | None = None
         self._failed_ops: dict[tuple[int, int, int], None] = {}
+        self._inquiries = Inquiries()
+        self._n_verdicts = 0
         self._verdicts: deque[Lost] = deque(maxlen=MAX_VERDICTS)
 
     # Queries
@@ -101,8 +107,8 @@ class Membership:
     def next_deadline(self) -> float | None:
         """When a Tick is due if nothing else happens."""
         times = [seat.heard_at + self._dead_after_s for seat in self._seats if seat.peer]
-        if self._judge_at is not None:
-            times.append(self._judge_at)
+        others = (self._judge_at, self._inquiries.next_deadline())
+        times += [due for due in others if due is not None]
         return min(times, default=None)
 
     def joined(self) -> tuple[int, ...]:
@@ -152,7 +158,7 @@ class Membership:
             out = self._tick(now)
         else:
             out = self._from_daemon(event, now)
-        return out + self._presence()
+        return out + self._end_inquiries(now) + self._presence()
 
     def _from_daemon(self, event: FromDaemon, now: float) -> list[Instruction]:
         seat = self._seats[event.rank]
@@ -183,7 +189,10 @@ class Membership:
             case LinkLost():
                 return self._link_lost(event, now)
             case OpFailed():
-                return self._op_failed(event)
+                return self._op_failed(event, now)
+            case OpAnswered():
+                self._inquiries.answer(event)
+                return []
             case LinkWanted():
                 return self._link_wanted(event)
         raise TypeError(f"{event!r} is no event of a daemon")
@@ -217,6 +226,7 @@ class Membership:
     def _vacate(self, rank: int, case: str, detail: str) -> list[Instruction]:
         was_running = self._seats[rank].running
         self._seats[rank] = _Seat()
+        self._inquiries.gone(rank)
         self._formed = False
         self._forget_reports_of(rank)
         return self._announce(Lost(rank, case, detail, self.epoch)) if was_running else []
@@ -281,6 +291,7 @@ class Membership:
         self.epoch += 1
         self._announced.clear()
         self._failed_ops.clear()
+        self._inquiries.clear()
         out: list[Instruction] = []
         for rank, seat in enumerate(self._seats):
             fields = {"epoch": self.epoch, "attempt": seat.attempt}
@@ -315,6 +326,7 @@ class Membership:
         if lost.rank in self._announced:
             return []
         self._announced.add(lost.rank)
+        lost = replace(lost, number=self._number())
         self._verdicts.append(lost)
         self._reports.clear()
         self._judge_at = None
@@ -344,7 +356,8 @@ class Membership:
     def _judge_links(self) -> list[Instruction]:
         lost = judge(self._reports, self.epoch)
         # The accused lives, and its epoch is over too: it is told like the others.
-        return [*self._announce(lost), Send((lost.rank,), "lost", lost.to_fields())]
+        told = self._announce(lost)
+        return [*told, *(Send((lost.rank,), s.type, s.fields) for s in told if isinstance(s, Send))]
 
     def _link_wanted(self, event: LinkWanted) -> list[Instruction]:
         low, high = sorted((event.rank, event.peer))
@@ -356,21 +369,45 @@ class Membership:
 
     # Operations
 
-    def _op_failed(self, event: OpFailed) -> list[Instruction]:
-        op = (event.group, event.lowest, event.seq)
+    def _op_failed(self, event: OpFailed, now: float) -> list[Instruction]:
+        op = event.key
         if event.epoch != self.epoch or op in self._failed_ops:
             return []
         if len(self._failed_ops) >= MAX_FAILED_OPS:
             del self._failed_ops[next(iter(self._failed_ops))]
         self._failed_ops[op] = None
+        if event.error.get("code") in ASKED_ABOUT:
+            asked = self._inquiries.begin(event, self.joined(), now)
+            if asked is not None:
+                return [asked]
+        error = dict(event.error)
+        fields = error.get("fields")
+        number = {"verdict": self._number()}
+        error["fields"] = {**fields, **number} if isinstance(fields, dict) else number
+        return self._sentence(event, error)
+
+    def _end_inquiries(self, now: float) -> list[Instruction]:
+        out: list[Instruction] = []
+        for inquiry in self._inquiries.ended(now):
+            error = error_of(inquiry.first, inquiry.judge(), self._number())
+            out += self._sentence(inquiry.first, error)
+        return out
+
+    def _sentence(self, event: OpFailed, error: dict[str, Any]) -> list[Instruction]:
+        """Tell everybody how an operation ended, who reported it too."""
         fields = {
             "epoch": event.epoch,
             "group": event.group,
             "lowest": event.lowest,
             "seq": event.seq,
-            "error": event.error,
+            "error": error,
         }
-        return self._broadcast("abort", fields, but=event.rank)
+        return [Send(self.joined(), "abort", fields)]
+
+    def _number(self) -> str:
+        """The id of the next verdict."""
+        self._n_verdicts += 1
+        return f"{self.epoch}.{self._n_verdicts}"
 
     def _broadcast(self, kind: str, fields: dict[str, Any], *, but: int) -> list[Instruction]:
         to = tuple(rank for rank in self.joined() if rank != but)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from typing import Any
 
 from ringd.daemon.mesh import Place
 from ringd.daemon.node import Node
+from ringd.daemon.trainer_state import TrainerState
 from ringd.engine.engine import EngineOptions, Local
 from ringd.errors import RingdError
 from ringd.rendezvous.service import RendezvousService
@@ -84,6 +86,10 @@ class SimTrainer:
             local=local,
         )
         return future
+
+    def inspect(self, callback: Callable[[TrainerState], None]) -> None:
+        """Called by the node: what a debugger would see."""
+        callback(TrainerState(self.pid, "running", ("train.py:1 in main",)))
 
     def goodbye(self) -> None:
         """Leave in order."""

@@ -9,7 +9,11 @@ Daemon to rendezvous::
     detach      how: "goodbye" | "died" | "raised" | "gave_up", detail, next_seq,
                 groups [[group, next_seq], ...] (the world's is next_seq), epoch (0: not started)
     link_lost   peer, reason, epoch   a data connection ended without a goodbye
-    op_failed   epoch, group, lowest, seq, error    lowest: the lowest rank of that group
+    op_failed   epoch, group, members [ranks], seq, error     how it ended here; of a timeout all
+                                      are asked before there is a verdict
+    op_answer   inquiry, state, entered_s, waiting_on [ranks], bytes_done, bytes_total, trainer,
+                pid, stack [frames], next_seq,
+                flows [[peer, owed, received, unsent, quiet_s], ...] in bytes and seconds
     want_link   peer                  ask the lower rank to dial us
     heartbeat
     status      request               a client asks for the whole group's state
@@ -20,7 +24,8 @@ Rendezvous to daemon::
 
     members     members [[rank, host, port], ...]   all daemons are here (again)
     start       epoch, attempt        all trainers are attached; attempt: the one that takes part
-    abort       epoch, group, lowest, seq, error
+    inquire     inquiry, epoch, group, lowest, seq   lowest: the lowest rank of that group
+    abort       epoch, group, lowest, seq, error     the verdict, for all ranks
     lost        rank, case, detail, epoch, link     link [a, b]: a lost b; nil: not a link
     left        rank, epoch, next_seq, groups       its trainer said goodbye before those calls
     dial        peer

@@ -9,6 +9,7 @@ Client to daemon::
     [POISON, request, spec, error]                   the call was refused locally
     [FREE_GROUP, group]                              no call on it follows
     [STATUS, request, scope]                         scope: "daemon" | "group"
+    [DUMP, request]                                  what the flight recorder holds
     [GOODBYE, {"how": "closed" | "raised", "detail": str}]
 
 Daemon to client::
@@ -17,6 +18,7 @@ Daemon to client::
     [REFUSED, error]
     [DONE, request, error | None, result]            the region is the client's again
     [STATUS_REPLY, request, status]             {"error", "self"} without a rendezvous
+    [DUMP_REPLY, request, more, bytes]               a piece of the dump, which is JSON
     [BYE]                                            the daemon ends
 
 ``spec`` is :attr:`OpSpec.packed`; ``segment`` and ``offset`` say where the working region
@@ -34,9 +36,10 @@ import msgpack
 
 VERSION = 1
 MAX_MESSAGE_BYTES = 128 * 1024
+DUMP_PIECE_BYTES = 64 * 1024
 
-HELLO, SEGMENT, DROP_SEGMENT, SUBMIT, POISON, STATUS, GOODBYE, FREE_GROUP = range(1, 9)
-WELCOME, REFUSED, DONE, STATUS_REPLY, BYE = range(65, 70)
+HELLO, SEGMENT, DROP_SEGMENT, SUBMIT, POISON, STATUS, GOODBYE, FREE_GROUP, DUMP = range(1, 10)
+WELCOME, REFUSED, DONE, STATUS_REPLY, BYE, DUMP_REPLY = range(65, 71)
 
 
 def pack(*message: Any) -> bytes:

@@ -1,0 +1,37 @@
+"""``ringd dump``: the flight recorders of daemons that run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringd.cli import options
+
+EXAMPLE = "Example: ringd dump --out dumps && ringd explain dumps"
+
+
+def dump(
+    ctx: typer.Context,
+    socket: options.Socket = None,
+    rank: options.Rank = None,
+    job_id: options.JobId = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Where the files go. (default: .)", metavar="DIR")
+    ] = Path(),
+    config: options.Config = None,
+    debug: options.Debug = None,
+) -> None:
+    """Write what the daemons on this machine remember: their last operations, a file per rank."""
+    loaded = options.settings_from(ctx)
+
+    from ringd.observe.dump_view import dump as write_dumps
+
+    files, errors = write_dumps(loaded, out)
+    for path in files:
+        print(path)
+    for error in errors:
+        typer.echo(f"ringd: {error}", err=True)
+    if errors:
+        raise errors[0] if not files else typer.Exit(4)

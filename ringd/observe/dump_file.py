@@ -1,0 +1,127 @@
+"""Dumps of the flight recorder as files: their names, and when a daemon writes one by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ringd.observe.flight import Snapshot
+
+PATTERN = "flight-rank*.json"
+KEPT_FILES = 8
+"""Files of one rank in a folder, one per epoch; older ones make room."""
+DELAY_S = 0.25
+"""Between a failure and its dump: what else fails by the same cause is in it, and errors go first."""
+EVERY_S = 10.0
+"""Failures do not make a daemon write more often than this."""
+
+
+def encoded(document: Mapping[str, Any]) -> bytes:
+    """A dump as the bytes of a file."""
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def write(document: Mapping[str, Any], folder: Path) -> Path:
+    """Write a dump in the place of an earlier one of the same rank and epoch; see it whole or not.
+
+    Raises:
+        OSError: the folder can't be made or written to.
+    """
+    rank, epoch = document["rank"], document["epoch"]
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / f"flight-rank{rank}-epoch{epoch}.json"
+    draft = folder / f".{path.name}.{os.getpid()}"
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(encoded(document))
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+    _make_room(folder, rank)
+    return path
+
+
+def _make_room(folder: Path, rank: int) -> None:
+    """An earlier job may have left files of later epochs: age decides, not the epoch."""
+    own = folder.glob(f"flight-rank{rank}-epoch*.json")
+    for old in sorted(own, key=_written_at)[:-KEPT_FILES]:
+        old.unlink(missing_ok=True)
+
+
+def _written_at(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:  # somebody else removed it
+        return 0
+
+
+class Dumper:
+    """Writes a rank's dumps: soon after a failure, and when it is told to.
+
+    Words and files are made by a thread of their own that ends with the dump, so operations go on.
+
+    Args:
+        take: gives a snapshot; its argument is the reason.
+        folder: where the files go.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        take: Callable[[str], Snapshot],
+        folder: Path,
+        log: logging.Logger,
+    ) -> None:
+        self._loop = loop
+        self._take = take
+        self._folder = folder
+        self._log = log
+        self._next_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._thread: threading.Thread | None = None
+
+    def on_failure(self) -> None:
+        """Something failed: a dump follows, at most one in EVERY_S. Cheap, and may come often."""
+        if self._timer is None:
+            due = max(self._loop.time() + DELAY_S, self._next_at)
+            self._timer = self._loop.call_at(due, self.dump, "failure")
+
+    def dump(self, reason: str) -> None:
+        """Write one now."""
+        self._settle()
+        if self._thread is not None:
+            self._thread.join()  # an earlier one is still on its way; it takes milliseconds
+        self._next_at = self._loop.time() + EVERY_S
+        self._thread = threading.Thread(
+            target=self._write, args=(self._take(reason),), name="ringd-dump"
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """The daemon ends: what is due is written at once."""
+        if self._timer is not None:
+            self.dump("failure")
+        if self._thread is not None:
+            self._thread.join()
+
+    def _settle(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _write(self, snapshot: Snapshot) -> None:
+        try:
+            path = write(snapshot.document(), self._folder)
+        except OSError as exc:
+            self._log.warning("the flight recorder's dump can't be written: %s", exc)
+        else:
+            self._log.info("flight recorder (%s): %s", snapshot.head["reason"], path)

@@ -1,0 +1,130 @@
+"""Questions to all daemons about an operation that ended at its deadline: bookkeeping, no I/O.
+
+The first report of an operation's end begins an inquiry; it ends when every member has answered,
+or after a while without those who did not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ringd.rendezvous.events import OpAnswered, OpFailed, Send
+from ringd.rendezvous.verdicts import Answer, Verdict, judge
+
+INQUIRY_S = 0.1
+"""How long a daemon may take to answer."""
+MAX_INQUIRIES = 256
+
+Key = tuple[int, int, int]
+"""Group, its lowest rank, operation."""
+
+
+@dataclass(slots=True)
+class Inquiry:
+    """One operation's."""
+
+    number: int
+    first: OpFailed
+    due: float
+    answers: dict[int, Answer] = field(default_factory=dict)
+    awaited: set[int] = field(default_factory=set)
+
+    def judge(self) -> Verdict:
+        """The verdict on what was answered."""
+        return judge(self.answers, self.first.members, self.first.seq)
+
+
+class Inquiries:
+    """All that are under way."""
+
+    def __init__(self) -> None:
+        self._open: dict[Key, Inquiry] = {}
+        self._last = 0
+
+    def next_deadline(self) -> float | None:
+        """When the next one ends, whoever has not answered."""
+        return min((inquiry.due for inquiry in self._open.values()), default=None)
+
+    def begin(self, failed: OpFailed, present: tuple[int, ...], now: float) -> Send | None:
+        """Ask the members that are here; None: it can't be asked, and has to be taken as it is."""
+        if len(self._open) >= MAX_INQUIRIES:
+            return None
+        asked = tuple(rank for rank in failed.members if rank in present)
+        if not asked:
+            return None
+        self._last += 1
+        self._open[failed.key] = Inquiry(self._last, failed, now + INQUIRY_S, awaited=set(asked))
+        fields = {
+            "inquiry": self._last,
+            "epoch": failed.epoch,
+            "group": failed.group,
+            "lowest": failed.lowest,
+            "seq": failed.seq,
+        }
+        return Send(asked, "inquire", fields)
+
+    def knows(self, key: Key) -> bool:
+        """Whether the operation is being asked about."""
+        return key in self._open
+
+    def answer(self, event: OpAnswered) -> None:
+        """A daemon's answer; one that nobody waits for is dropped."""
+        for inquiry in self._open.values():
+            if inquiry.number == event.inquiry and event.rank in inquiry.awaited:
+                inquiry.awaited.discard(event.rank)
+                inquiry.answers[event.rank] = event.answer
+
+    def gone(self, rank: int) -> None:
+        """A daemon is gone: nobody waits for its answer."""
+        for inquiry in self._open.values():
+            inquiry.awaited.discard(rank)
+
+    def ended(self, now: float) -> list[Inquiry]:
+        """Those that are complete or due; they are forgotten here."""
+        done = [i for i in self._open.values() if not i.awaited or now >= i.due]
+        for inquiry in done:
+            del self._open[inquiry.first.key]
+        return done
+
+    def clear(self) -> None:
+        """A new epoch."""
+        self._open.clear()
+
+
+def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
+    """The reported error, as the verdict has it: with culprits and case, and a text that says both.
+
+    Args:
+        failed: the first report; its error says op, seq, limit and setting.
+        number: the verdict's id.
+    """
+    fields: Mapping[str, Any] = failed.error.get("fields") or {}
+    op, setting = fields.get("op", "an operation"), fields.get("setting", "timeout_s")
+    where = f"operation {failed.seq}" + (f" of group {failed.group}" if failed.group else "")
+    limit = fields.get("limit", "its deadline")
+    text = f"{op} ({where}, epoch {failed.epoch}) ended at {limit}: {verdict.text}. "
+    text += f"{verdict.advice}."
+    if setting not in verdict.advice:
+        text += f" If it is only slow, raise {setting}."
+    return {
+        "code": failed.error.get("code", "timeout"),
+        "message": text,
+        "fields": {
+            "op": op,
+            "group": failed.group,
+            "epoch": failed.epoch,
+            "seq": failed.seq,
+            "setting": setting,
+            "elapsed_s": fields.get("elapsed_s"),
+            "verdict": number,
+            "case": verdict.case,
+            "culprits": list(verdict.culprits),
+            "waiting_on": list(verdict.culprits),
+            "link": None if verdict.link is None else list(verdict.link),
+            "stacks": {str(rank): list(stack) for rank, stack in verdict.stacks.items()},
+            "partial": False,
+            **({"late_ranks": list(verdict.culprits)} if op == "barrier" else {}),
+        },
+    }

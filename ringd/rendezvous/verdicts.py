@@ -1,0 +1,267 @@
+"""Who or what holds an operation up: a pure judgement over what every daemon says of it.
+
+The answers are the nodes of a wait-for graph, and ``waiting_on`` its edges. A rank that waits is
+not to blame; whoever the walk ends at is: a rank that never entered the call, one whose daemon does
+not answer, or, where everybody waits for somebody, the link on which nothing moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+State = Literal["waiting", "done", "failed", "absent"]
+Case = Literal[
+    "never entered",
+    "entered late",
+    "trainer stopped",
+    "no trainer attached",
+    "daemon does not answer",
+    "link down",
+    "slow link",
+    "unknown",
+]
+
+LATE_SHARE = 0.5
+"""Who entered only in the second half of what the others have waited entered late."""
+QUIET_S = 0.5
+"""A link that owes bytes and moved none for so long is down, else it is slow."""
+MAX_FRAMES = 3
+"""Frames of a stack that the text shows; all are in the fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowView:
+    """What one rank knows of its traffic with one peer in an operation.
+
+    Attributes:
+        owed_bytes: what the peer still has to send.
+        received_bytes: what came from it.
+        unsent_bytes: what we have not been able to send to it, or it has not acknowledged.
+        quiet_s: for how long nothing came from it in this operation.
+    """
+
+    owed_bytes: int = 0
+    received_bytes: int = 0
+    unsent_bytes: int = 0
+    quiet_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One daemon's word on one operation.
+
+    Attributes:
+        state: "absent": its trainer has not made the call.
+        entered_s: how long ago it made it.
+        flows: by rank of the world.
+        trainer: "running", "sleeping", "stopped", "gone", "none" or "unknown".
+        stack: of an absent rank's trainer, innermost frame first.
+        next_seq: the number of the call that its trainer makes next in this group.
+    """
+
+    rank: int
+    state: State
+    entered_s: float = 0.0
+    waiting_on: tuple[int, ...] = ()
+    bytes_done: int = 0
+    bytes_total: int = 0
+    flows: Mapping[int, FlowView] = field(default_factory=dict)
+    trainer: str = "unknown"
+    pid: int = 0
+    stack: tuple[str, ...] = ()
+    next_seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found.
+
+    Attributes:
+        culprits: ranks of the world, in order; for a link its sender.
+        link: (sender, receiver) where a link is to blame.
+        text: a sentence that says who and why; ``advice``: what to do.
+        stacks: by culprit, of those whose stack is known.
+    """
+
+    case: Case
+    culprits: tuple[int, ...]
+    link: tuple[int, int] | None
+    text: str
+    advice: str
+    stacks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+def judge(answers: Mapping[int, Answer], members: Collection[int], seq: int) -> Verdict:
+    """The verdict on an operation that does not end.
+
+    Args:
+        answers: by rank; who is missing did not answer in time.
+        members: the ranks of the operation's group.
+        seq: its number.
+    """
+    roots = _roots(answers, members)
+    mute = tuple(rank for rank in roots if rank not in answers)
+    absent = tuple(r for r in roots if r in answers and answers[r].state == "absent")
+    if mute or absent:
+        return _of_ranks(answers, mute, absent, seq)
+    late = _late(answers)
+    if late:
+        return _entered_late(answers, late)
+    return _of_links(answers)
+
+
+def _roots(answers: Mapping[int, Answer], members: Collection[int]) -> tuple[int, ...]:
+    """Where the walk from all who wait ends: ranks that wait for nobody and are not through."""
+    seen: set[int] = set()
+    left = [rank for rank, answer in answers.items() if answer.state == "waiting"]
+    found: set[int] = set()
+    while left:
+        rank = left.pop()
+        if rank in seen or rank not in members:
+            continue
+        seen.add(rank)
+        answer = answers.get(rank)
+        if answer is None or answer.state == "absent":
+            found.add(rank)
+        elif answer.state == "waiting":
+            left.extend(answer.waiting_on)
+    return tuple(sorted(found))
+
+
+def _of_ranks(
+    answers: Mapping[int, Answer], mute: tuple[int, ...], absent: tuple[int, ...], seq: int
+) -> Verdict:
+    by_case: dict[Case, list[int]] = {}
+    for rank in mute:
+        by_case.setdefault("daemon does not answer", []).append(rank)
+    for rank in absent:
+        by_case.setdefault(_why_absent(answers[rank]), []).append(rank)
+    texts = [_TEXTS[case].format(ranks_text(ranks)) for case, ranks in by_case.items()]
+    texts += [_where(answers[rank], seq) for rank in absent]
+    first = next(iter(by_case))
+    culprits = tuple(sorted((*mute, *absent)))
+    return Verdict(
+        case=first,
+        culprits=culprits,
+        link=None,
+        text="; ".join(text for text in texts if text),
+        advice=_ADVICE[first].format(ranks_text(culprits)),
+        stacks={rank: answers[rank].stack for rank in absent if answers[rank].stack},
+    )
+
+
+def _why_absent(answer: Answer) -> Case:
+    if answer.trainer in ("none", "gone"):
+        return "no trainer attached"
+    return "trainer stopped" if answer.trainer == "stopped" else "never entered"
+
+
+def _where(answer: Answer, seq: int) -> str:
+    """What an absent rank's trainer is doing instead."""
+    behind = seq - answer.next_seq
+    parts = []
+    if behind > 0:
+        parts.append(f"has {behind} more call{'s' if behind > 1 else ''} to make before this one")
+    if answer.stack:
+        parts.append(f"is in {' < '.join(answer.stack[:MAX_FRAMES])}")
+    pid = f" (process {answer.pid})" if answer.pid else ""
+    return f"the trainer of rank {answer.rank}{pid} {' and '.join(parts)}" if parts else ""
+
+
+def _late(answers: Mapping[int, Answer]) -> tuple[int, ...]:
+    """Ranks that entered in the second half of what the first ones have waited."""
+    entered = {r: a.entered_s for r, a in answers.items() if a.state == "waiting"}
+    longest = max(entered.values(), default=0.0)
+    return tuple(sorted(r for r, ago_s in entered.items() if ago_s < longest * LATE_SHARE))
+
+
+def _entered_late(answers: Mapping[int, Answer], late: tuple[int, ...]) -> Verdict:
+    longest = max(answer.entered_s for answer in answers.values())
+    by = ", ".join(f"rank {r} {longest - answers[r].entered_s:.2f} s" for r in late)
+    return Verdict(
+        case="entered late",
+        culprits=late,
+        link=None,
+        text=f"{ranks_text(late)} entered it late (after the first rank: {by})",
+        advice=f"Find out what keeps {ranks_text(late)} busy before the call",
+    )
+
+
+def _of_links(answers: Mapping[int, Answer]) -> Verdict:
+    """Everybody has entered and waits for somebody: the link that is furthest behind."""
+    edges = [
+        (_is_moving(view), view.received_bytes, peer, rank)
+        for rank, answer in answers.items()
+        if answer.state == "waiting"
+        for peer, view in answer.flows.items()
+        if view.owed_bytes and _did_its_part(answers, peer, rank)
+    ]
+    if not edges:
+        waiting = sorted(r for r, a in answers.items() if a.state == "waiting")
+        return Verdict(
+            case="unknown",
+            culprits=(),
+            link=None,
+            text=f"all ranks entered it and none is seen to hold it up ({ranks_text(waiting)} "
+            "still wait)",
+            advice="Compare the flight recorders (ringd dump, ringd explain)",
+        )
+    moving, received, sender, receiver = min(edges)
+    elapsed_s = max(answers[receiver].entered_s, 1e-3)
+    if moving:
+        rate = received / elapsed_s / 1e6
+        return Verdict(
+            case="slow link",
+            culprits=(sender,),
+            link=(sender, receiver),
+            text=f"the link {sender}→{receiver} is slow: {received} bytes in {elapsed_s:.2f} s, "
+            f"{rate:.1f} MB/s",
+            advice=f"Look at the network between ranks {sender} and {receiver}",
+        )
+    return Verdict(
+        case="link down",
+        culprits=(sender,),
+        link=(sender, receiver),
+        text=f"the link {sender}→{receiver} does not carry anything: {received} bytes came, "
+        f"none for {answers[receiver].flows[sender].quiet_s:.2f} s",
+        advice=f"Look at the network between ranks {sender} and {receiver}: cable, firewall, MTU",
+    )
+
+
+def _is_moving(view: FlowView) -> bool:
+    return view.quiet_s < QUIET_S
+
+
+def _did_its_part(answers: Mapping[int, Answer], sender: int, receiver: int) -> bool:
+    """Whether ``sender`` has given the link what ``receiver`` waits for."""
+    answer = answers.get(sender)
+    if answer is None:
+        return False
+    if answer.state == "done":
+        return True
+    view = answer.flows.get(receiver)
+    return view is not None and view.unsent_bytes > 0
+
+
+def ranks_text(ranks: Collection[int]) -> str:
+    """ "rank 3", "ranks 1 and 3"."""
+    listed = [str(rank) for rank in ranks]
+    if len(listed) == 1:
+        return f"rank {listed[0]}"
+    return f"ranks {', '.join(listed[:-1])} and {listed[-1]}" if listed else "no rank"
+
+
+_TEXTS: dict[Case, str] = {
+    "never entered": "{} never entered it",
+    "trainer stopped": "the trainer of {} is stopped (SIGSTOP, or a debugger)",
+    "no trainer attached": "{} has no trainer attached",
+    "daemon does not answer": "the daemon of {} does not answer (stopped, or out of reach)",
+}
+_ADVICE: dict[Case, str] = {
+    "never entered": "Let {} make the same call; if it is only slow, raise the limit",
+    "trainer stopped": "Continue the trainer of {} (kill -CONT), or end it",
+    "no trainer attached": "Start the trainer of {} anew and connect again",
+    "daemon does not answer": "Look at the daemon of {} and its host (ringd status)",
+}
