@@ -1,7 +1,7 @@
 """The end of the process, and its children: open communicators must not outlive their owner.
 
 Open communicators are held here until they are closed, so one that the program forgot still
-says goodbye at exit.
+says goodbye at exit, and why the program ended.
 """
 
 from __future__ import annotations
@@ -9,12 +9,83 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import threading
 import traceback
+from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Literal, NoReturn, Protocol
 
 MAX_DETAIL: Final = 1000
+MAX_TYPE: Final = 200
+MAX_FILE: Final = 300
 _PACKAGE = str(Path(__file__).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """The exception that ended a program's work; texts are cut to bounds.
+
+    Attributes:
+        type: the name of its class.
+        message: its text; it may be empty.
+        file: where it was raised, or where the program called the function of ours that raised;
+            "" when that is unknown.
+        line: in ``file``, or 0.
+    """
+
+    type: str
+    message: str
+    file: str
+    line: int
+
+    @classmethod
+    def by(cls, exc: BaseException, place: tuple[str, int] | None = None) -> Raised:
+        """From an exception; ``place`` for one that has not been raised yet."""
+        file, line = place or _place(exc)
+        try:
+            message = str(exc)
+        except Exception:
+            message = "<its text can't be had>"
+        return cls(type(exc).__name__[:MAX_TYPE], message[:MAX_DETAIL], file[-MAX_FILE:], line)
+
+    def __str__(self) -> str:
+        """ "Type: message (file.py:line)", without the folder."""
+        what = f"{self.type}: {self.message}" if self.message else self.type
+        where = f" ({Path(self.file).name}:{self.line})" if self.file else ""
+        return what[: MAX_DETAIL - len(where)] + where
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """How a program leaves: it closes in order, or an exception ends its work."""
+
+    raised: Raised | None = None
+
+    @property
+    def how(self) -> Literal["closed", "raised"]:
+        """In one word."""
+        return "closed" if self.raised is None else "raised"
+
+    @property
+    def detail(self) -> str:
+        """For a person; "" for an orderly end."""
+        return "" if self.raised is None else str(self.raised)
+
+    def words(self) -> dict[str, Any]:
+        """The body of the GOODBYE."""
+        said: dict[str, Any] = {"how": self.how, "detail": self.detail}
+        if (it := self.raised) is not None:
+            said["exception"] = {
+                "type": it.type,
+                "message": it.message,
+                "file": it.file,
+                "line": it.line,
+            }
+        return said
+
+
+IN_ORDER: Final = Departure()
 
 
 class Open(Protocol):
@@ -28,10 +99,13 @@ class Open(Protocol):
 
 
 _open: set[Open] = set()
+_exit = IN_ORDER
+"""What the last sys.exit() of the main thread meant."""
 
 
 def opened(communicator: Open) -> None:
     """Look after ``communicator`` until it is closed."""
+    _watch_exit()
     _open.add(communicator)
 
 
@@ -40,36 +114,81 @@ def closed(communicator: Open) -> None:
     _open.discard(communicator)
 
 
-def how_left(exc: BaseException | None) -> tuple[str, str]:
-    """How a goodbye describes the end of a program's work: its "how" and its "detail".
+def departure(exc: BaseException | None, place: tuple[str, int] | None = None) -> Departure:
+    """What an exception that ends a program's work means; None: nothing ended it.
 
-    A SystemExit that reports success is no failure.
+    A SystemExit that reports success is no failure. Of one that reports a failure while another
+    exception is handled, and of a group, the exception behind it is told.
+
+    Args:
+        place: file and line of an exception that has not been raised yet.
     """
-    if exc is None or (isinstance(exc, SystemExit) and exc.code in (None, 0)):
-        return "closed", ""
-    text = f"{type(exc).__name__}: {exc}"
-    frames = [f for f in traceback.extract_tb(exc.__traceback__) if not _is_ours(f.filename)]
-    if frames:
-        where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})"
-        return "raised", text[: MAX_DETAIL - len(where)] + where
-    return "raised", text[:MAX_DETAIL]
+    if exc is None:
+        return IN_ORDER
+    if isinstance(exc, SystemExit):
+        if exc.code in (None, 0):
+            return IN_ORDER
+        behind = None if exc.__suppress_context__ else exc.__context__
+        if behind is not None and not isinstance(behind, SystemExit):
+            exc, place = behind, None
+    while isinstance(exc, BaseExceptionGroup):
+        exc = exc.exceptions[0]
+    return Departure(Raised.by(exc, place))
+
+
+def how_left(exc: BaseException | None) -> tuple[str, str]:
+    """How a goodbye describes the end of a program's work: its "how" and its "detail"."""
+    leaving = departure(exc)
+    return leaving.how, leaving.detail
+
+
+def _place(exc: BaseException) -> tuple[str, int]:
+    """The innermost line of the traceback that is not ours."""
+    for frame in reversed(traceback.extract_tb(exc.__traceback__)):
+        if not _is_ours(frame.filename):
+            return frame.filename, frame.lineno or 0
+    return "", 0
 
 
 def _is_ours(filename: str) -> bool:
     return filename.startswith(_PACKAGE)
 
 
+def _watch_exit() -> None:
+    """Have sys.exit() remember its code: nobody else is told of a SystemExit, no excepthook.
+
+    A program that catches it and ends in order nevertheless is said to have left by it.
+    """
+    original = sys.exit
+    if getattr(original, "__module__", "") == __name__:
+        return
+
+    @wraps(original, assigned=("__name__", "__doc__"))
+    def exit(status: Any = None, /) -> NoReturn:
+        global _exit
+        if threading.current_thread() is threading.main_thread():  # elsewhere it ends a thread
+            caller = sys._getframe(1)
+            leaving = SystemExit(status)
+            leaving.__context__ = sys.exc_info()[1]
+            _exit = departure(leaving, (caller.f_code.co_filename, caller.f_lineno))
+        original(status)
+
+    sys.exit = exit
+
+
 def _at_exit() -> None:
     uncaught = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
-    how, detail = how_left(uncaught)
+    leaving = _exit if uncaught is None else departure(uncaught)
     for communicator in list(_open):
-        communicator.leave_at_exit(how, detail)
+        communicator.leave_at_exit(leaving.how, leaving.detail)
 
 
 def _in_child() -> None:
+    global _exit
     for communicator in list(_open):
         communicator.after_fork_in_child()
     _open.clear()
+    _exit = IN_ORDER
 
 
 atexit.register(_at_exit)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ringd.cli import options
+from ringd.cli.exit_codes import COLLECTIVE
 
 EXAMPLE = "Example: ringd dump --out dumps && ringd explain dumps"
 
@@ -29,9 +31,11 @@ def dump(
     from ringd.observe.dump_view import dump as write_dumps
 
     files, errors = write_dumps(loaded, out)
+    if not files:
+        raise errors[0]
     for path in files:
         print(path)
     for error in errors:
-        typer.echo(f"ringd: {error}", err=True)
+        print(f"ringd: {error}", file=sys.stderr)
     if errors:
-        raise errors[0] if not files else typer.Exit(4)
+        raise typer.Exit(COLLECTIVE)

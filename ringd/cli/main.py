@@ -18,6 +18,8 @@ from ringd.cli import (
     config_cmd,
     daemon_cmd,
     demo_cmd,
+    dump_cmd,
+    explain_cmd,
     rendezvous_cmd,
     run_cmd,
     status_cmd,
@@ -77,6 +79,8 @@ app.command("rendezvous", epilog=rendezvous_cmd.EXAMPLE)(rendezvous_cmd.rendezvo
 app.command("daemon", epilog=daemon_cmd.EXAMPLE)(daemon_cmd.daemon)
 app.command("run", epilog=run_cmd.EXAMPLE, context_settings=run_cmd.CONTEXT)(run_cmd.run)
 app.command("status", epilog=status_cmd.EXAMPLE)(status_cmd.status)
+app.command("dump", epilog=dump_cmd.EXAMPLE)(dump_cmd.dump)
+app.command("explain", epilog=explain_cmd.EXAMPLE)(explain_cmd.explain)
 app.command("bench", epilog=bench_cmd.EXAMPLE)(bench_cmd.bench)
 app.command("demo", epilog=demo_cmd.EXAMPLE)(demo_cmd.demo)
 app.add_typer(config_cmd.app, name="config", epilog="Example: ringd config show --json")

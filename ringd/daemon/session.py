@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ import msgpack
 
 from ringd.daemon.arena import MappedArena
 from ringd.daemon.node import Node
+from ringd.daemon.trainer_state import Inspector, TrainerState
 from ringd.daemon.watch import ProcessWatch
 from ringd.errors import InvalidArgumentError, RendezvousError, RingdError, from_wire
 from ringd.observe.dump_file import encoded
@@ -58,6 +60,7 @@ class Session:
         self._queue: deque[bytes] = deque()
         self._open = True
         self._watch: ProcessWatch | None = None
+        self._inspector: Inspector | None = None
         self._role = ""
         self._pack = msgpack.Packer(autoreset=True).pack
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
@@ -75,6 +78,13 @@ class Session:
         """The client can't be served; the session ends."""
         self._send(ipc.pack(ipc.REFUSED, error.to_wire()))
         self.end()
+
+    def inspect(self, callback: Callable[[TrainerState], None]) -> None:
+        """Find out what the trainer is doing; see :meth:`Inspector.inspect`."""
+        if self._inspector is not None:
+            self._inspector.inspect(callback)
+        else:
+            self._loop.call_soon(callback, TrainerState(self.pid, "unknown"))
 
     # Reading
 
@@ -115,7 +125,7 @@ class Session:
                 local=_checked_local(local),
             )
         elif kind == ipc.HELLO and not self._role:
-            self._hello(message[1])
+            self._hello(message[1], fds)
         elif kind == ipc.SEGMENT and self._role == "trainer" and fds:
             self._arena.add(message[1], message[2], fds.pop())
         elif kind == ipc.DROP_SEGMENT and self._role == "trainer":
@@ -133,7 +143,7 @@ class Session:
         else:
             raise InvalidArgumentError(f"a message of kind {kind} has no place here")
 
-    def _hello(self, hello: dict[str, Any]) -> None:
+    def _hello(self, hello: dict[str, Any], fds: list[int]) -> None:
         self._hello_timer.cancel()
         if self._uid not in (0, os.getuid()):
             self.refuse(RendezvousError(f"user {self._uid} may not use this daemon's socket"))
@@ -148,6 +158,12 @@ class Session:
             self._role = "observer"
             self._send(ipc.pack(ipc.WELCOME, {"epoch": self._node.engine.world.epoch}))
         else:
+            self._inspector = Inspector(
+                self._loop,
+                self.pid,
+                stack_signal=hello.get("stack_signal", 0),
+                fd=fds.pop() if fds else -1,
+            )
             self._role = "trainer"
             self._watch = ProcessWatch(self._loop, self.pid, partial(self._lost, "ended"))
             self._node.attach(self, float(hello.get("timeout_s") or 60.0))
@@ -170,7 +186,7 @@ class Session:
         self._send(ipc.pack(ipc.STATUS_REPLY, request, reply))
 
     def _dump(self, request: int) -> None:
-        """Tell what the flight recorder holds; operations wait meanwhile, for 10 to 20 ms."""
+        """Tell what the flight recorder holds; operations wait for 10 to 20 ms."""
         if self._queue:
             raise InvalidArgumentError("a dump was asked for before the last reply was read")
         data = encoded(self._node.snapshot("ringd dump").document())
@@ -211,6 +227,8 @@ class Session:
         self._loop.remove_writer(self._fd)
         if self._watch is not None:
             self._watch.close()
+        if self._inspector is not None:
+            self._inspector.close()
         self._sock.close()
         self._arena.close()
         self._owner.session_ended(self)

@@ -18,7 +18,7 @@ PATTERN = "flight-rank*.json"
 KEPT_FILES = 8
 """Files of one rank in a folder, one per epoch; older ones make room."""
 DELAY_S = 0.25
-"""Between a failure and its dump: what else fails by the same cause is in it, and errors go first."""
+"""Between a failure and its dump: what fails by the same cause is in it, and errors go first."""
 EVERY_S = 10.0
 """Failures do not make a daemon write more often than this."""
 

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,7 @@ class FlightRecorder:
         )
 
     def record_void(self, group: Group, spec: OpSpec, seq: int, error: RingdError) -> None:
-        """A call took its place in the order and ended at once: refused, or ended before it came."""
+        """A call took its place in the order and ended at once: refused, or over before it came."""
         self.recorded += 1
         now = self._clock_ns()
         outcome = {"state": FAILED, "error": _error(error), "waiting_on": []}
@@ -242,7 +243,9 @@ def _outcome(how: int | Facts) -> Facts:
 # One operation in words
 
 
+@lru_cache(maxsize=256)
 def _call(spec: OpSpec) -> Facts:
+    """What was asked for; a loop asks for the same things again and again."""
     return {
         "group": spec.group,
         "op": spec.collective,

@@ -16,6 +16,7 @@ from ringd.rendezvous.verdicts import Answer, Verdict, judge
 INQUIRY_S = 0.1
 """How long a daemon may take to answer."""
 MAX_INQUIRIES = 256
+_MAY_BE_SLOW = frozenset({"never entered", "entered late", "slow link", "unknown"})
 
 Key = tuple[int, int, int]
 """Group, its lowest rank, operation."""
@@ -106,7 +107,7 @@ def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
     limit = fields.get("limit", "its deadline")
     text = f"{op} ({where}, epoch {failed.epoch}) ended at {limit}: {verdict.text}. "
     text += f"{verdict.advice}."
-    if setting not in verdict.advice:
+    if verdict.case in _MAY_BE_SLOW:
         text += f" If it is only slow, raise {setting}."
     return {
         "code": failed.error.get("code", "timeout"),

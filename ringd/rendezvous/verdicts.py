@@ -102,9 +102,9 @@ def judge(answers: Mapping[int, Answer], members: Collection[int], seq: int) -> 
         seq: its number.
     """
     roots = _roots(answers, members)
-    mute = tuple(rank for rank in roots if rank not in answers)
-    absent = tuple(r for r in roots if r in answers and answers[r].state == "absent")
-    if mute or absent:
+    if roots:  # then others that are missing too are named as well, waited for or not
+        mute = tuple(rank for rank in sorted(members) if rank not in answers)
+        absent = tuple(r for r in sorted(answers) if answers[r].state == "absent")
         return _of_ranks(answers, mute, absent, seq)
     late = _late(answers)
     if late:
@@ -260,7 +260,7 @@ _TEXTS: dict[Case, str] = {
     "daemon does not answer": "the daemon of {} does not answer (stopped, or out of reach)",
 }
 _ADVICE: dict[Case, str] = {
-    "never entered": "Let {} make the same call; if it is only slow, raise the limit",
+    "never entered": "Let {} make the same call",
     "trainer stopped": "Continue the trainer of {} (kill -CONT), or end it",
     "no trainer attached": "Start the trainer of {} anew and connect again",
     "daemon does not answer": "Look at the daemon of {} and its host (ringd status)",

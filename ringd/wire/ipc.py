@@ -2,7 +2,8 @@
 
 Client to daemon::
 
-    [HELLO, {"version", "role": "trainer" | "observer", "timeout_s"}]
+    [HELLO, {"version", "role": "trainer" | "observer", "timeout_s", "stack_signal"}]
+                                                     + one file descriptor with a stack_signal
     [SEGMENT, segment, size_bytes]                   + one file descriptor
     [DROP_SEGMENT, segment]
     [SUBMIT, request, spec, timeout_s, recv_timeout_s, segment, offset, local]
@@ -10,7 +11,8 @@ Client to daemon::
     [FREE_GROUP, group]                              no call on it follows
     [STATUS, request, scope]                         scope: "daemon" | "group"
     [DUMP, request]                                  what the flight recorder holds
-    [GOODBYE, {"how": "closed" | "raised", "detail": str}]
+    [GOODBYE, {"how": "closed" | "raised", "detail": str,
+               "exception": {"type", "message", "file", "line"}}]
 
 Daemon to client::
 
@@ -23,6 +25,8 @@ Daemon to client::
 
 ``spec`` is :attr:`OpSpec.packed`; ``segment`` and ``offset`` say where the working region
 starts (segment 0: none, for an empty region; see ``ringd.schedules.layout`` for what lies in it).
+On ``stack_signal`` the main thread writes its Python stack to the memfd that comes with it
+(faulthandler; absent: it does not). ``exception``, with "raised", is what ended the program's work.
 Times are seconds; None or 0: the default. ``local`` is what may differ between ranks: of all_to_all
 the rows for each rank and then from each rank, of send and recv the tag, else None. ``result`` is
 the sender's rank for recv, else None.

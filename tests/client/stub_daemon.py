@@ -163,6 +163,8 @@ class StubDaemon:
     def _take(self, message: list[Any], fds: list[int]) -> bool:
         kind, *body = message
         if kind == ipc.HELLO:
+            for fd in fds:
+                os.close(fd)
             self._hello()
         elif kind == ipc.SEGMENT:
             self.segments[body[0]] = mmap.mmap(fds[0], body[1])

@@ -1,0 +1,165 @@
+"""Dumps of the flight recorder as they are read: files in, checked values out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ringd.errors import InvalidArgumentError
+from ringd.observe.dump_file import PATTERN
+from ringd.observe.flight import FORMAT, VERSION
+
+MAX_FILE_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation on one rank; times are seconds of the wall clock.
+
+    Attributes:
+        seq: its place in the group's order; None: a send or a receive.
+        state: "done", "failed" or "in flight".
+        peer: of a message the other side, -1: any; number: its number there, -1: not known.
+    """
+
+    epoch: int
+    group: int
+    seq: int | None
+    op: str
+    call: str
+    digest: str
+    state: str
+    entered_at: float
+    ended_at: float | None
+    waiting_on: tuple[int, ...]
+    bytes_done: int
+    bytes_total: int
+    error: str | None = None
+    message: str = ""
+    peer: int = -1
+    tag: int = 0
+    number: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as one rank knows it; ``next_seq`` None: it is over there."""
+
+    ranks: tuple[int, ...]
+    next_seq: int | None
+    left: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RankDump:
+    """What one rank's flight recorder held at ``taken_at``.
+
+    Attributes:
+        groups: by (epoch, group).
+        forgotten: how many operations it had recorded and held no more.
+    """
+
+    job_id: str
+    rank: int
+    world_size: int
+    host: str
+    trainer_pid: int | None
+    epoch: int
+    taken_at: float
+    groups: Mapping[tuple[int, int], GroupView]
+    operations: tuple[Op, ...]
+    forgotten: int = 0
+    broken: str | None = None
+
+
+def read(paths: Iterable[Path]) -> list[RankDump]:
+    """The dumps in these files; of a folder all that are in it.
+
+    Raises:
+        InvalidArgumentError: a file can't be read or is no dump, or there is none.
+    """
+    files: list[Path] = []
+    for path in paths:
+        files += sorted(path.glob(PATTERN)) if path.is_dir() else [path]
+    if not files:
+        raise InvalidArgumentError(
+            f"no dump was found ({PATTERN}); ringd dump makes them where the daemons run"
+        )
+    return [_load(path) for path in files]
+
+
+def _load(path: Path) -> RankDump:
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise InvalidArgumentError(f"{path} is over {MAX_FILE_BYTES} bytes: no dump is")
+        return parse(json.loads(path.read_bytes()))
+    except OSError as exc:
+        raise InvalidArgumentError(f"{path} can't be read: {exc.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        if isinstance(exc, InvalidArgumentError):
+            raise
+        raise InvalidArgumentError(f"{path} is no dump of ringd's flight recorder") from None
+
+
+def parse(document: Any) -> RankDump:
+    """A dump from its JSON.
+
+    Raises:
+        ValueError, KeyError, TypeError, AttributeError: it is none.
+    """
+    if document["format"] != FORMAT:
+        raise ValueError("another format")
+    if document["version"] != VERSION:
+        raise InvalidArgumentError(
+            f"a dump of version {document['version']}, this ringd reads {VERSION}; use the same "
+            "ringd to explain as the job had"
+        )
+    pid = document["trainer_pid"]
+    return RankDump(
+        job_id=str(document["job_id"]),
+        rank=int(document["rank"]),
+        world_size=int(document["world_size"]),
+        host=str(document["host"]),
+        trainer_pid=None if pid is None else int(pid),
+        epoch=int(document["epoch"]),
+        taken_at=float(document["taken_at"]),
+        groups={(int(g["epoch"]), int(g["group"])): _group(g) for g in document["groups"]},
+        operations=tuple(_operation(o) for o in document["operations"]),
+        forgotten=int(document["forgotten"]),
+        broken=None if document["broken"] is None else str(document["broken"]),
+    )
+
+
+def _group(data: Mapping[str, Any]) -> GroupView:
+    next_seq = data["next_seq"]
+    return GroupView(
+        ranks=tuple(int(rank) for rank in data["ranks"]),
+        next_seq=None if next_seq is None else int(next_seq),
+        left={int(rank): int(seq) for rank, seq in data["left"].items()},
+    )
+
+
+def _operation(data: Mapping[str, Any]) -> Op:
+    seq, ended_at, error = data["seq"], data["ended_at"], data["error"]
+    return Op(
+        epoch=int(data["epoch"]),
+        group=int(data["group"]),
+        seq=None if seq is None else int(seq),
+        op=str(data["op"]),
+        call=str(data["call"]),
+        digest=str(data["digest"]),
+        state=str(data["state"]),
+        entered_at=float(data["entered_at"]),
+        ended_at=None if ended_at is None else float(ended_at),
+        waiting_on=tuple(int(rank) for rank in data["waiting_on"]),
+        bytes_done=int(data["bytes_done"]),
+        bytes_total=int(data["bytes_total"]),
+        error=None if error is None else str(error["code"]),
+        message="" if error is None else str(error["message"]),
+        peer=int(data.get("peer", -1)),
+        tag=int(data.get("tag", 0)),
+        number=int(data.get("number", -1)),
+    )

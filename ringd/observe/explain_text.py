@@ -1,0 +1,262 @@
+"""A report of the flight recorders in one paragraph: where ranks part, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ringd.observe.dumps import Op, RankDump
+from ringd.observe.explain import (
+    BEHIND,
+    ERROR,
+    LEFT,
+    MISMATCH,
+    MISSING,
+    NEVER,
+    NO_DUMP,
+    OLDER,
+    UNFINISHED,
+    Entry,
+    Message,
+    Parting,
+    Report,
+)
+from ringd.observe.flight import DONE, FAILED, IN_FLIGHT
+from ringd.vocabulary import ANY_SOURCE, RECV
+
+
+def paragraph(report: Report) -> str:
+    """What happened; its last sentence says what to do."""
+    parts = [_scope(report)]
+    headline, doing = report.headline, ""
+    if headline is not None and not headline.overcome:
+        what, doing = _TELL[headline.kind](headline, report)
+        parts.append(f"{_before(headline)} {what}")
+    elif report.messages:
+        what, doing = _of_message(_first(report.messages), report)
+        parts.append(f"No collective is open. {what}")
+    elif headline is not None:
+        parts.append(
+            f"All agree at the end. Earlier, {_place(headline)} went wrong "
+            f"({headline.kind}): {_causes(headline.entries) or _calls(headline)}."
+        )
+        doing = "There is nothing to do now; the list below has what was overcome."
+    else:
+        parts.append("All that they remember agrees, and nothing is in flight.")
+        doing = "If a rank seems to hang, it does so outside of ringd: look at its own stack."
+    parts += [_waiting(report), _incomplete(report), doing]
+    return " ".join(part for part in parts if part)
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """ "rank 3", "ranks 1 and 3"."""
+    texts = [str(rank) for rank in ranks]
+    if len(texts) == 1:
+        return f"rank {texts[0]}"
+    return f"ranks {', '.join(texts[:-1])} and {texts[-1]}"
+
+
+def seconds(span_s: float) -> str:
+    """ "0.25 s", "1,204 s"."""
+    return f"{span_s:,.0f} s" if abs(span_s) >= 100 else f"{span_s:.3g} s"
+
+
+def _scope(report: Report) -> str:
+    return (
+        f"Job {report.job_id}, epoch {report.epoch}, dumps of {len(report.dumps)} of "
+        f"{report.world_size} ranks."
+    )
+
+
+def _where(parting: Parting) -> str:
+    return f" of group {parting.group}" if parting.group else ""
+
+
+def _place(parting: Parting) -> str:
+    return f"operation {parting.seq}{_where(parting)}"
+
+
+def _before(parting: Parting) -> str:
+    if parting.seq == 0:
+        return f"Ranks part at the first operation{_where(parting)}:"
+    return f"Ranks part at {_place(parting)}:"
+
+
+# Collectives, by the kind of parting; each gives what happened and what to do
+
+
+def _mismatch(parting: Parting, report: Report) -> tuple[str, str]:
+    doing = (
+        "Make the same calls with the same arguments in the same order on every rank: see which "
+        f"way the program took to {_place(parting)} on each."
+    )
+    return f"{_calls(parting)}.", doing
+
+
+def _calls(parting: Parting) -> str:
+    """ "rank 1 called X, ranks 0 and 2 called Y"; fewest ranks first."""
+    by_call: dict[str, list[int]] = {}
+    for entry in parting.entries:
+        if entry.op is not None:
+            by_call.setdefault(entry.op.call, []).append(entry.rank)
+    calls = sorted(by_call.items(), key=lambda item: (len(item[1]), item[1]))
+    return ", ".join(f"{ranks_text(ranks)} called {call}" for call, ranks in calls)
+
+
+def _missing(parting: Parting, report: Report) -> tuple[str, str]:
+    absent = [entry for entry in parting.entries if entry.state in (NEVER, LEFT)]
+    entered = parting.ranks(DONE, FAILED, IN_FLIGHT)
+    dumps = {dump.rank: dump for dump in report.dumps}
+    told = "; ".join(_absence(entry, dumps) for entry in absent)
+    what = f"{ranks_text(entered)} entered ({_call(parting)}), {told}. {_causes(parting.entries)}"
+    if all(entry.state == LEFT for entry in absent):
+        return what, "Make all ranks end after the same number of calls."
+    stayed = [dumps[entry.rank] for entry in absent if entry.state == NEVER]
+    return what, "See what it does instead: " + "; ".join(map(_look_at, stayed)) + "."
+
+
+def _absence(entry: Entry, dumps: dict[int, RankDump]) -> str:
+    if entry.state == LEFT:
+        return f"rank {entry.rank} had said goodbye before"
+    last, dump = entry.last, dumps[entry.rank]
+    if last is None:
+        return f"rank {entry.rank} never did, and has made no call on this group"
+    if last.ended_at is None:
+        return f"rank {entry.rank} never did: it is in operation {last.seq} ({last.call})"
+    ago = seconds(dump.taken_at - last.ended_at)
+    return (
+        f"rank {entry.rank} never did: its last operation there, {last.seq} ({last.call}), ended "
+        f"{ago} before its dump"
+    )
+
+
+def _look_at(dump: RankDump) -> str:
+    who = f"rank {dump.rank} on {dump.host}"
+    if dump.trainer_pid is None:
+        return f"{who} has no trainer"
+    return f"{who}, process {dump.trainer_pid} (its log; py-spy dump --pid {dump.trainer_pid})"
+
+
+def _failed(parting: Parting, report: Report) -> tuple[str, str]:
+    others = parting.ranks(IN_FLIGHT)
+    more = f" It is still in flight on {ranks_text(others)}." if others else ""
+    what = (
+        f"all whose dumps are here made the same call ({_call(parting)}), and it failed on "
+        f"{ranks_text(parting.ranks(FAILED))}: {_causes(parting.entries)}{more}"
+    )
+    return what, "Do what the error says; see the log of the rank that it names."
+
+
+def _causes(entries: Iterable[Entry]) -> str:
+    """The error's text, once."""
+    failed = [e.op for e in entries if e.op is not None and e.op.state == FAILED]
+    first = min(failed, key=lambda op: op.ended_at or 0.0, default=None)
+    return "" if first is None else f"{first.error}: {first.message}"
+
+
+def _unfinished(parting: Parting, report: Report) -> tuple[str, str]:
+    flying = [e for e in parting.entries if e.op is not None and e.state == IN_FLIGHT]
+    slowest = min(flying, key=lambda e: _share(e.op))
+    assert slowest.op is not None
+    done = f"{slowest.op.bytes_done:,} of {slowest.op.bytes_total:,} bytes"
+    spread = max(e.op.entered_at for e in flying if e.op) - parting.began_at
+    what = (
+        f"all whose dumps are here made the same call ({_call(parting)}), and it is in flight on "
+        f"{ranks_text(e.rank for e in flying)}; the last entered {seconds(spread)} after the "
+        f"first, and rank {slowest.rank} has {done}."
+    )
+    doing = (
+        "Dump again: if the bytes grow it is only slow; if not, look at the hosts and links of the "
+        "ranks that others wait on."
+    )
+    return what, doing
+
+
+def _share(op: Op | None) -> float:
+    return 1.0 if op is None or not op.bytes_total else op.bytes_done / op.bytes_total
+
+
+def _behind(parting: Parting, report: Report) -> tuple[str, str]:
+    behind = ranks_text(parting.ranks(NEVER, LEFT))
+    what = (
+        f"{behind} had not entered it ({_call(parting)}), and {ranks_text(parting.ranks(DONE))} "
+        "came through without: nobody waits."
+    )
+    return what, f"Nothing is wrong as long as {behind} will make this call."
+
+
+def _call(parting: Parting) -> str:
+    return next(entry.op.call for entry in parting.entries if entry.op is not None)
+
+
+_TELL = {
+    MISMATCH: _mismatch,
+    MISSING: _missing,
+    ERROR: _failed,
+    UNFINISHED: _unfinished,
+    BEHIND: _behind,
+}
+
+
+# Messages, waiting, and what is not known
+
+
+def _first(messages: Iterable[Message]) -> Message:
+    """What is in flight before what failed; of the former the oldest, of the latter the newest."""
+
+    def order(message: Message) -> tuple[bool, float]:
+        op = message.op
+        return op.state == FAILED, -op.entered_at if op.state == FAILED else op.entered_at
+
+    return min(messages, key=order)
+
+
+def describe(message: Message) -> str:
+    """ "recv from rank 1, tag 4, on rank 0 is in flight; rank 1 has no such send"."""
+    op = message.op
+    other = "any rank" if op.peer == ANY_SOURCE else f"rank {op.peer}"
+    way = "from" if op.op == RECV else "to"
+    where = f", group {op.group}" if op.group else ""
+    state = f"is {op.state}" if op.state == IN_FLIGHT else f"failed ({op.error})"
+    text = f"{op.op} {way} {other}, tag {op.tag}{where}, on rank {message.rank} {state}"
+    opposite = "send" if op.op == RECV else "receive"
+    theirs = message.other.call if message.other is not None else ""
+    partner = {
+        "not posted": f"{other} has posted no such {opposite}",
+        "posted": f"{other} has posted the {opposite} too",
+        "sent": f"{other} has sent it",
+        "differs": f"{other} has posted another: {theirs}; here: {op.call}",
+        "any": "any member may send it",
+        NO_DUMP: f"of {other} there is no dump",
+    }[message.partner]
+    return f"{text}; {partner}"
+
+
+def _of_message(message: Message, report: Report) -> tuple[str, str]:
+    doing = {
+        "not posted": "Post the other half with the same group and tag; see what that rank does.",
+        "differs": "Give both sides the same dtype and number of elements.",
+        "any": "See which rank should send, and what it does.",
+        NO_DUMP: "Dump that rank too.",
+    }.get(message.partner, "Dump again: if the bytes grow it is only slow; if not, see the link.")
+    return f"{describe(message)}.", doing
+
+
+def _waiting(report: Report) -> str:
+    if len(report.chain) < 2:
+        return ""
+    text = " → ".join(map(str, report.chain))
+    if report.circle:
+        return f"They wait in a circle: {text}."
+    return f"Who waits for whom: {text}."
+
+
+def _incomplete(report: Report) -> str:
+    parts = []
+    if report.missing:
+        parts.append(f"There is no dump of {ranks_text(report.missing)}: it may be the cause.")
+    old = [dump.rank for dump in report.dumps if dump.epoch < report.epoch]
+    if old:
+        parts.append(f"The dump of {ranks_text(old)} is of an earlier epoch.")
+    if report.headline is not None and (older := report.headline.ranks(OLDER)):
+        parts.append(f"The dump of {ranks_text(older)} is older than this call: dump again.")
+    return " ".join(parts)

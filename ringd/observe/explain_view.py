@@ -1,0 +1,131 @@
+"""``ringd explain``: a report of the flight recorders as tables, or as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ringd.observe.dumps import Op, RankDump, read
+from ringd.observe.explain import MISMATCH, Entry, Parting, Report, explain
+from ringd.observe.explain_text import describe, paragraph, seconds
+from ringd.observe.flight import DONE, IN_FLIGHT
+
+SHOWN = 10
+"""Partings and messages that are listed; the JSON has all that are kept."""
+
+
+def show(paths: Sequence[Path], *, as_json: bool) -> None:
+    """Print where the dumps in these files part.
+
+    Raises:
+        InvalidArgumentError: a file is no dump, or they are of different jobs.
+    """
+    report = explain(read(paths))
+    console = Console()
+    if as_json:
+        console.out(json.dumps(as_data(report), indent=1), highlight=False)
+        return
+    console.print(_ranks(report))
+    if report.headline is not None:
+        console.print(_parting(report.headline))
+    for line in _more(report):
+        console.print(line, highlight=False, markup=False)
+    console.print()
+    console.print(paragraph(report), highlight=False, markup=False)
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """The report for programs: of each dump its head, and the paragraph as "text"."""
+    heads = [
+        {
+            "rank": dump.rank,
+            "host": dump.host,
+            "trainer_pid": dump.trainer_pid,
+            "epoch": dump.epoch,
+            "taken_at": dump.taken_at,
+            "broken": dump.broken,
+        }
+        for dump in report.dumps
+    ]
+    slim = asdict(replace(report, dumps=()))  # the operations themselves are in the files
+    return {**slim, "dumps": heads, "text": paragraph(report)}
+
+
+def _ranks(report: Report) -> Table:
+    table = Table(title=f"job {report.job_id}, epoch {report.epoch}")
+    for name in ("rank", "host", "trainer pid", "dumped at", "in flight", "last operation", "ago"):
+        table.add_column(name, overflow="fold")
+    for dump in report.dumps:
+        own = [op for op in dump.operations if op.epoch == report.epoch]
+        flying = sum(op.state == IN_FLIGHT for op in own)
+        last = max(own, key=lambda op: op.entered_at, default=None)
+        table.add_row(
+            str(dump.rank),
+            dump.host,
+            "-" if dump.trainer_pid is None else str(dump.trainer_pid),
+            datetime.fromtimestamp(dump.taken_at, UTC).strftime("%H:%M:%S.%f")[:-3] + "Z",
+            str(flying),
+            "-" if last is None else f"{_place(last)} {last.op}, {last.state}",
+            "-" if last is None else _ago(dump, last),
+        )
+    for rank in report.missing:
+        table.add_row(str(rank), *["no dump" if i == 0 else "-" for i in range(6)])
+    return table
+
+
+def _place(op: Op) -> str:
+    place = f"#{op.seq}" if op.seq is not None else f"tag {op.tag}"
+    return f"{place} of group {op.group}" if op.group else place
+
+
+def _ago(dump: RankDump, op: Op) -> str:
+    return seconds(dump.taken_at - (op.ended_at or op.entered_at))
+
+
+def _parting(parting: Parting) -> Table:
+    where = f" of group {parting.group}" if parting.group else ""
+    table = Table(title=f"operation {parting.seq}{where}: {parting.kind}")
+    columns = ("rank", "state", "call", "entered", "lasted", "waiting on", "bytes", "error")
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    for entry in parting.entries:
+        table.add_row(str(entry.rank), entry.state, *_cells(entry, parting))
+    return table
+
+
+def _cells(entry: Entry, parting: Parting) -> list[str]:
+    op = entry.op
+    if op is None:
+        last = entry.last
+        return ["-" if last is None else f"last: {_place(last)} {last.op}", *["-"] * 5]
+    return [
+        op.call if parting.kind == MISMATCH else op.op,
+        f"+{seconds(op.entered_at - parting.began_at)}",
+        "-" if op.ended_at is None else seconds(op.ended_at - op.entered_at),
+        ", ".join(map(str, op.waiting_on)) or "-",
+        f"{op.bytes_done:,} of {op.bytes_total:,}",
+        op.error or "-",
+    ]
+
+
+def _more(report: Report) -> list[str]:
+    """The other partings and the messages, a line each."""
+    lines = []
+    for parting in report.partings:
+        if parting is not report.headline:
+            ranks = [entry.rank for entry in parting.entries if entry.state != DONE]
+            group = f" of group {parting.group}" if parting.group else ""
+            overcome = ", overcome" if parting.overcome else ""
+            lines.append(f"operation {parting.seq}{group}: {parting.kind}, ranks {ranks}{overcome}")
+    cut = lines[:SHOWN] + ([f"... and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])
+    messages = [describe(message) for message in report.messages[:SHOWN]]
+    if len(report.messages) > SHOWN:
+        messages.append(f"... and {len(report.messages) - SHOWN} more messages")
+    return cut + messages
