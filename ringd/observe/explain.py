@@ -64,6 +64,14 @@ class Parting:
         """The ranks in one of these states."""
         return [entry.rank for entry in self.entries if entry.state in states]
 
+    def late(self) -> list[int]:
+        """The ranks that entered when it had failed on another already."""
+        ends = [e.op.ended_at for e in self.entries if e.op and e.state == FAILED]
+        failed_at = min((end for end in ends if end is not None), default=None)
+        if failed_at is None:
+            return []
+        return [e.rank for e in self.entries if e.op and e.op.entered_at > failed_at]
+
     @property
     def began_at(self) -> float:
         """When the first rank entered."""

@@ -43,6 +43,8 @@ def paragraph(report: Report) -> str:
     else:
         parts.append("All that they remember agrees, and nothing is in flight.")
         doing = "If a rank seems to hang, it does so outside of ringd: look at its own stack."
+    if report.chain and report.chain[-1] in report.missing:
+        doing = f"Dump {ranks_text(report.chain[-1:])} too, and explain all together."
     parts += [_waiting(report), _incomplete(report), doing]
     return " ".join(part for part in parts if part)
 
@@ -56,7 +58,9 @@ def ranks_text(ranks: Iterable[int]) -> str:
 
 
 def seconds(span_s: float) -> str:
-    """ "0.25 s", "1,204 s"."""
+    """ "0.73 ms", "1.25 s", "1,204 s"."""
+    if abs(span_s) < 1.0:
+        return f"{span_s * 1e3:.2f} ms"
     return f"{span_s:,.0f} s" if abs(span_s) >= 100 else f"{span_s:.3g} s"
 
 
@@ -107,7 +111,9 @@ def _missing(parting: Parting, report: Report) -> tuple[str, str]:
     entered = parting.ranks(DONE, FAILED, IN_FLIGHT)
     dumps = {dump.rank: dump for dump in report.dumps}
     told = "; ".join(_absence(entry, dumps) for entry in absent)
-    what = f"{ranks_text(entered)} entered ({_call(parting)}), {told}. {_causes(parting.entries)}"
+    what = f"{ranks_text(entered)} entered ({_call(parting)}), {told}."
+    if cause := _causes(parting.entries):
+        what += f" It failed there: {cause}"
     if all(entry.state == LEFT for entry in absent):
         return what, "Make all ranks end after the same number of calls."
     stayed = [dumps[entry.rank] for entry in absent if entry.state == NEVER]
@@ -139,6 +145,11 @@ def _look_at(dump: RankDump) -> str:
 def _failed(parting: Parting, report: Report) -> tuple[str, str]:
     others = parting.ranks(IN_FLIGHT)
     more = f" It is still in flight on {ranks_text(others)}." if others else ""
+    if late := parting.late():
+        behind = max(e.op.entered_at for e in parting.entries if e.op) - parting.began_at
+        more += (
+            f" Entered when it had failed: {ranks_text(late)}, {seconds(behind)} after the first."
+        )
     what = (
         f"all whose dumps are here made the same call ({_call(parting)}), and it failed on "
         f"{ranks_text(parting.ranks(FAILED))}: {_causes(parting.entries)}{more}"
@@ -253,7 +264,7 @@ def _waiting(report: Report) -> str:
 def _incomplete(report: Report) -> str:
     parts = []
     if report.missing:
-        parts.append(f"There is no dump of {ranks_text(report.missing)}: it may be the cause.")
+        parts.append(f"There is no dump of {ranks_text(report.missing)}: the cause may be there.")
     old = [dump.rank for dump in report.dumps if dump.epoch < report.epoch]
     if old:
         parts.append(f"The dump of {ranks_text(old)} is of an earlier epoch.")

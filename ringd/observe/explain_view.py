@@ -60,23 +60,22 @@ def as_data(report: Report) -> dict[str, Any]:
 
 def _ranks(report: Report) -> Table:
     table = Table(title=f"job {report.job_id}, epoch {report.epoch}")
-    for name in ("rank", "host", "trainer pid", "dumped at", "in flight", "last operation", "ago"):
+    for name in ("rank", "host", "trainer", "dumped at", "in flight", "last operation", "ago"):
         table.add_column(name, overflow="fold")
     for dump in report.dumps:
         own = [op for op in dump.operations if op.epoch == report.epoch]
-        flying = sum(op.state == IN_FLIGHT for op in own)
         last = max(own, key=lambda op: op.entered_at, default=None)
         table.add_row(
             str(dump.rank),
             dump.host,
             "-" if dump.trainer_pid is None else str(dump.trainer_pid),
-            datetime.fromtimestamp(dump.taken_at, UTC).strftime("%H:%M:%S.%f")[:-3] + "Z",
-            str(flying),
-            "-" if last is None else f"{_place(last)} {last.op}, {last.state}",
+            datetime.fromtimestamp(dump.taken_at, UTC).strftime("%H:%M:%SZ"),
+            str(sum(op.state == IN_FLIGHT for op in own)),
+            "-" if last is None else f"{_place(last)} {last.op}",
             "-" if last is None else _ago(dump, last),
         )
     for rank in report.missing:
-        table.add_row(str(rank), *["no dump" if i == 0 else "-" for i in range(6)])
+        table.add_row(str(rank), "no dump", *["-"] * 5)
     return table
 
 
@@ -90,24 +89,27 @@ def _ago(dump: RankDump, op: Op) -> str:
 
 
 def _parting(parting: Parting) -> Table:
+    """Where calls differ they are shown; else how far each rank came."""
     where = f" of group {parting.group}" if parting.group else ""
     table = Table(title=f"operation {parting.seq}{where}: {parting.kind}")
-    columns = ("rank", "state", "call", "entered", "lasted", "waiting on", "bytes", "error")
-    for name in columns:
+    differ = parting.kind == MISMATCH
+    how_far = ("lasted", "waits on", "bytes", "error")
+    for name in ("rank", "state", "entered", *(("call",) if differ else how_far)):
         table.add_column(name, overflow="fold")
     for entry in parting.entries:
-        table.add_row(str(entry.rank), entry.state, *_cells(entry, parting))
+        table.add_row(str(entry.rank), entry.state, *_cells(entry, parting.began_at, differ))
     return table
 
 
-def _cells(entry: Entry, parting: Parting) -> list[str]:
+def _cells(entry: Entry, began_at: float, differ: bool) -> list[str]:
     op = entry.op
     if op is None:
-        last = entry.last
-        return ["-" if last is None else f"last: {_place(last)} {last.op}", *["-"] * 5]
+        return ["-"] * (2 if differ else 5)
+    entered = f"+{seconds(op.entered_at - began_at)}"
+    if differ:
+        return [entered, op.call]
     return [
-        op.call if parting.kind == MISMATCH else op.op,
-        f"+{seconds(op.entered_at - parting.began_at)}",
+        entered,
         "-" if op.ended_at is None else seconds(op.ended_at - op.entered_at),
         ", ".join(map(str, op.waiting_on)) or "-",
         f"{op.bytes_done:,} of {op.bytes_total:,}",

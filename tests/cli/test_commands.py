@@ -13,6 +13,7 @@ from typer.testing import Result
 from ringd.cli import options
 from ringd.config.settings import Settings
 from ringd.config.values import PortRange, format_size
+from ringd.errors import DaemonLostError
 
 Invoke = Callable[..., Result]
 StandIn = Callable[[str, str], Any]
@@ -50,6 +51,7 @@ def test_daemon(ringd: Invoke, stand_in: StandIn) -> None:
     result = ringd(
         "daemon", "--rank", "1", "--rendezvous", "127.0.0.1:7000", "--port", "7001-7009",
         "--segment-bytes", "64K", "--timeout", "2.5", "--socket", "x.sock", "--log-json",
+        "--dump-dir", "dumps",
         RINGD_WORLD_SIZE="4",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
@@ -58,6 +60,7 @@ def test_daemon(ringd: Invoke, stand_in: StandIn) -> None:
     assert (settings.rank, settings.world_size, settings.timeout_s) == (1, 4, 2.5)
     assert (settings.port, settings.segment_bytes) == (PortRange(7001, 7009), 65536)
     assert (settings.socket, settings.log_json) == (Path("x.sock"), True)
+    assert settings.dump_dir == Path("dumps")
     assert loaded.origin["rank"] == "flag"
     assert loaded.origin["world_size"] == "environment RINGD_WORLD_SIZE"
 
@@ -121,6 +124,50 @@ def test_status(ringd: Invoke, stand_in: StandIn) -> None:
         {"scope": "daemon", "as_json": False},
     ]
     assert calls[0][0][0].socket_path == Path("x.sock")
+
+
+class TestDump:
+    @pytest.fixture
+    def calls(self, stand_in: StandIn) -> Any:
+        calls = stand_in("ringd.observe.dump_view", "dump")
+        calls.outcome = ([Path("d/flight-rank1-epoch1.json")], [])
+        return calls
+
+    def test_it_prints_the_files(self, ringd: Invoke, calls: Any) -> None:
+        result = ringd("dump", "--rank", "1", "--job-id", "digits", "--out", "d")
+        assert (result.exit_code, result.stdout) == (0, "d/flight-rank1-epoch1.json\n")
+        (((loaded, folder), _),) = calls
+        assert (loaded.settings.rank, loaded.settings.job_id) == (1, "digits")
+        assert folder == Path("d")
+
+    def test_a_daemon_that_does_not_answer_is_told_beside_the_files(
+        self, ringd: Invoke, calls: Any
+    ) -> None:
+        calls.outcome = (calls.outcome[0], [DaemonLostError("no daemon answers at 2.sock")])
+        result = ringd("dump")
+        assert result.exit_code == 4
+        assert result.stdout == "d/flight-rank1-epoch1.json\n"
+        assert result.stderr == "ringd: no daemon answers at 2.sock\n"
+
+    def test_when_none_answers_it_is_an_error(self, ringd: Invoke, calls: Any) -> None:
+        calls.outcome = ([], [DaemonLostError("no daemon answers at 2.sock")])
+        result = ringd("dump", "--socket", "2.sock")
+        assert (result.exit_code, result.stdout) == (4, "")
+        assert result.stderr == "ringd: no daemon answers at 2.sock\n"
+
+
+def test_explain(ringd: Invoke, stand_in: StandIn) -> None:
+    calls = stand_in("ringd.observe.explain_view", "show")
+    assert ringd("explain", "dumps", "b.json", "--json").exit_code == 0
+    assert calls == [(([Path("dumps"), Path("b.json")],), {"as_json": True})]
+
+
+def test_explain_without_a_dump_is_2(ringd: Invoke) -> None:
+    assert ringd("explain").exit_code == 2
+    Path("empty").mkdir()
+    result = ringd("explain", "empty")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("ringd: no dump was found")
 
 
 def test_demo(ringd: Invoke, stand_in: StandIn) -> None:

@@ -17,7 +17,7 @@ from ringd.cli.exit_codes import exit_code
 Invoke = Callable[..., Result]
 StandIn = Callable[[str, str], Any]
 
-COMMANDS = ("rendezvous", "daemon", "run", "status", "bench", "demo")
+COMMANDS = ("rendezvous", "daemon", "run", "status", "dump", "explain", "bench", "demo")
 DAEMON = ("daemon", "--rank", "0", "--world-size", "1")
 
 
