@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ringd.engine.engine import Engine
-from ringd.engine.link import Link
+from ringd.engine.reunion import NUMBER_BYTES, Reunion
 from ringd.errors import AddressInUseError, RendezvousError
 from ringd.transport.base import Address, Listener, Transport
 from ringd.transport.connection import Connection
@@ -115,6 +115,9 @@ class Mesh:
     def meet(self, members: dict[int, Address]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
         moved = [p for p in self._dialling if members.get(p) != self.members.get(p)]
+        for peer in members:
+            if self.members.get(peer, members[peer]) != members[peer]:
+                self._engine.forget_link(peer)
         self.members = members
         for peer in moved:  # started anew: its old address will never answer
             self._dialling.pop(peer).cancel()
@@ -126,7 +129,9 @@ class Mesh:
 
     def dial(self, peer: int) -> None:
         """Make a link to ``peer``, unless there is one or it is being made."""
-        busy = peer in self._dialling or peer in self._engine.links
+        link = self._engine.links.get(peer)
+        begun = peer in self._dialling or peer in self._engine.joining
+        busy = begun or (link is not None and link.up)
         if peer in self.members and not busy and not self._closed:
             self._dialling[peer] = self._engine.loop.create_task(self._keep_dialling(peer))
 
@@ -171,18 +176,10 @@ class Mesh:
             return Refusal("wrong_direction", f"rank {rank} dials rank {peer.rank} itself")
         return None
 
-    def _establish(self, connection: Connection, peer: Identity) -> tuple[Link, Limits]:
-        """A peer proved itself: from its next frame on the link takes over."""
-        engine = self._engine
-        link = Link(engine, peer.rank, connection)
-        old = engine.links.get(peer.rank)
-        if old is not None:
-            # Only the lower rank dials, and only when it has no link: its old one is gone.
-            old.connection.abort()
-            engine.on_link_closed(old, ConnectionResetError("a new connection took its place"))
-        engine.links[peer.rank] = link
-        engine.loop.call_soon(engine.link_up, link)
-        return link, Limits(inline_bytes=engine.options.inline_bytes)
+    def _establish(self, connection: Connection, peer: Identity) -> tuple[Reunion, Limits]:
+        """A peer proved itself: both say which link this is, and where it stands."""
+        number = self._nonce()[:NUMBER_BYTES] if self._engine.rank < peer.rank else None
+        return Reunion(self._engine, peer.rank, connection, number), Limits.for_handshake()
 
     def close(self) -> None:
         """Stop listening and dialling; peers hear a goodbye on every link."""

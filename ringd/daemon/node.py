@@ -274,9 +274,13 @@ class Node:
         """Whether the rendezvous is."""
         return self._agent.connected
 
+    def link_down(self, peer: int, reason: str) -> None:
+        """A link's connection broke; the engine wants it again."""
+        self.log.warning("the link to rank %d broke and is made anew: %s", peer, reason)
+
     def link_lost(self, peer: int, reason: str) -> None:
         """A link ended without a goodbye."""
-        self.log.warning("the link to rank %d broke: %s", peer, reason)
+        self.log.warning("the link to rank %d is lost: %s", peer, reason)
         self._agent.link_lost(peer, reason, self.engine.world.epoch)
 
     def op_ended(self, op: Operation, error: RingdError | None) -> None:
@@ -375,7 +379,7 @@ class Node:
 
     def on_dial(self, peer: int) -> None:
         """A higher rank wants a link to us."""
-        if not self.engine.leaving.holds_back(peer):
+        if self.engine.link_asked_for(peer):
             self._mesh.dial(peer)
 
     def on_waiting(self, joined: list[int], attached: list[int]) -> None:
@@ -445,6 +449,7 @@ class Node:
                     "sent_bytes": link.sent_bytes,
                     "received_bytes": link.received_bytes,
                     "sent_frames": link.sent_frames,
+                    "resumed": link.resumed,
                 }
                 for peer, link in sorted(engine.links.items())
             },

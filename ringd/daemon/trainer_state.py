@@ -225,6 +225,7 @@ class Inspector:
         self._waiting.append(callback)
         if self._timer is None:
             self._seen = view(self._pid)
+            self._from_bytes = self._make_room() if self._fd >= 0 else 0
             self._until = self._loop.time() + PATIENCE_S
             if self._ask():
                 self._look_again(_FIRST_LOOK_S)
@@ -246,12 +247,6 @@ class Inspector:
         """Send the signal; False: no answer can come."""
         if self._pidfd < 0 or not self._seen.hears(self._signal):
             return False
-        size_bytes = os.fstat(self._fd).st_size
-        if size_bytes > _KEPT_BYTES:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, 0)
-            size_bytes = os.fstat(self._fd).st_size
-        self._from_bytes = size_bytes
         if self._seen.owes(self._signal):
             return True  # nor the last one: signals of this kind queue
         try:
@@ -259,6 +254,13 @@ class Inspector:
         except OSError:
             return False
         return True
+
+    def _make_room(self) -> int:
+        """Empty the file if it has grown; its size in bytes."""
+        if os.fstat(self._fd).st_size > _KEPT_BYTES:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
+        return os.fstat(self._fd).st_size
 
     def _look_again(self, delay_s: float) -> None:
         left_s = max(self._until - self._loop.time(), 0.0)

@@ -47,6 +47,7 @@ from ringd.vocabulary import (
 
 Local = int | Splits | None
 """What of a call may differ between ranks: the tag of send and recv, the splits of all_to_all."""
+CALL_AGAIN_S = 1.0
 LINK_GRACE_S = 1.0
 """How long after a broken link the rendezvous may take to say what happened."""
 
@@ -63,6 +64,7 @@ class EngineOptions:
     tick_s: float = 0.02
     busy_poll_s: float = 0.0
     inline_bytes: int = 64 * 1024
+    resume_s: float = 5.0
 
 
 NO_ANSWER: dict[str, Any] = {
@@ -90,8 +92,11 @@ class Surroundings(Protocol):
     def in_reach(self) -> bool:
         """Whether the rendezvous is."""
 
+    def link_down(self, peer: int, reason: str) -> None:
+        """A link's connection broke; it is being made anew."""
+
     def link_lost(self, peer: int, reason: str) -> None:
-        """A link ended without a goodbye."""
+        """A link ended without a goodbye, and did not come back."""
 
     def op_ended(self, op: Operation, error: RingdError | None) -> None:
         """For the accounting and the flight recorder."""
@@ -128,6 +133,8 @@ class Engine:
         self.world_size = world_size
         self.options = options
         self.links: dict[int, Link] = {}
+        self.joining: set[int] = set()
+        self.unborn: dict[int, Link] = {}
         self.scratch = ScratchPool()
         self._pieces: dict[int, memoryview] = {}
         self.completed = 0
@@ -315,6 +322,7 @@ class Engine:
             if rank in op.group.ranks:
                 op.end(failures.during(error, op))
         self.mail.rank_lost(rank, error)
+        self.forget_link(rank)
 
     def peer_left(self, rank: int, next_seqs: Mapping[int, int]) -> None:
         """A rank said goodbye; in each group it made the calls before ``next_seqs``."""
@@ -348,15 +356,53 @@ class Engine:
             self._surroundings.want_link(peer)
 
     def on_link_closed(self, link: Link, error: BaseException | None) -> None:
-        """A link's connection ended."""
-        if self.leaving.closed(link):
+        """A link's connection ended: another one is to take over, unless it was on purpose."""
+        if self.leaving.closed(link) or self.links.get(link.peer) is not link:
             return
+        if link.said_goodbye:
+            del self.links[link.peer]
+            return
+        reason = f"{type(error).__name__}: {error}" if error else "end of stream"
+        broken_off = error is None or isinstance(error, OSError)  # else its bytes were no good
+        if not broken_off or not self.options.resume_s:
+            self.link_void(link, reason)
+            return
+        self._surroundings.link_down(link.peer, reason)
+        self._call_for(link, link.resumed)
+        self.loop.call_later(self.options.resume_s, self._give_up, link, link.resumed, reason)
+
+    def _call_for(self, link: Link, resumed: int) -> None:
+        """Ask for a new connection, again and again: a request may cross the peer's noticing."""
+        if not link.up and link.resumed == resumed and self.links.get(link.peer) is link:
+            self.want_link(link.peer)
+            self.loop.call_later(CALL_AGAIN_S, self._call_for, link, resumed)
+
+    def link_asked_for(self, peer: int) -> bool:
+        """The peer has no connection to us, and wants one; whether we dial."""
+        link = self.links.get(peer)
+        if link is not None and link.up and self.now() - link.up_since > CALL_AGAIN_S:
+            link.connection.abort()
+            link.broke()
+            self.on_link_closed(link, ConnectionResetError("its other end is gone"))
+        return not self.leaving.holds_back(peer)
+
+    def forget_link(self, peer: int) -> None:
+        """The peer's daemon is another one now: a link that waits for the old one is void."""
+        self.unborn.pop(peer, None)
+        link = self.links.get(peer)
+        if link is not None and not link.up:
+            del self.links[peer]
+
+    def _give_up(self, link: Link, resumed: int, reason: str) -> None:
+        """The link had its time to come back."""
+        if not link.up and link.resumed == resumed:
+            self.link_void(link, reason)
+
+    def link_void(self, link: Link, reason: str) -> None:
+        """A link is lost for good, with what was on its way."""
         if self.links.get(link.peer) is not link:
             return
         del self.links[link.peer]
-        if link.said_goodbye:
-            return
-        reason = f"{type(error).__name__}: {error}" if error else "end of stream"
         self._surroundings.link_lost(link.peer, reason)
         epoch = self.world.epoch
         self.loop.call_later(LINK_GRACE_S, self._no_verdict, link, reason, epoch)

@@ -8,7 +8,7 @@ payload that its peer has not asked for, so one that waits never blocks another.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgpack import Packer
 
@@ -34,6 +34,8 @@ ACK_EVERY_BYTES = 4 * 1024 * 1024
 _DATA, _CREDIT, _ACK = int(Kind.DATA), int(Kind.CREDIT), int(Kind.ACK)
 _ENVELOPE, _ABORT, _GOODBYE = int(Kind.ENVELOPE), int(Kind.ABORT), int(Kind.GOODBYE)
 _IDLE, _BUSY = int(Kind.IDLE), int(Kind.BUSY)
+_REST, _VOID = int(Kind.REST), int(Kind.VOID)
+_UNNUMBERED = frozenset({_ACK, _REST, _VOID})
 _FIRST_OF_MAIL, _LAST_OF_MAIL = int(Kind.MESSAGE), int(Kind.LEFT)
 
 
@@ -63,19 +65,41 @@ class Turns(Protocol):
         """The next segment may go."""
 
 
+class Sent(NamedTuple):
+    """A numbered frame that was not acknowledged.
+
+    ``head`` is the frame without its last ``size_bytes``, the payload, if that is held memory of
+    ``holder``'s; the whole frame if it is a copy. Both are empty once the holder failed.
+    """
+
+    number: int
+    holder: Holder | None
+    head: bytes
+    payload: memoryview | None
+    size_bytes: int
+
+
 class Link:
     """The data connection to one peer.
 
     Attributes:
         peer: its rank.
         said_goodbye: the peer told that it leaves; its end of stream is no failure.
+        number: names the link over all its connections, at both ends.
+        up: it has a connection; while it has none, numbered frames are kept for the next one.
+        up_since: when it came.
+        resumed: how often a new connection has taken over.
         users: the streams of the groups that have used it here.
     """
 
-    def __init__(self, engine: Engine, peer: int, connection: Connection) -> None:
+    def __init__(self, engine: Engine, peer: int, connection: Connection, number: bytes) -> None:
         self.engine = engine
         self.peer = peer
         self.connection = connection
+        self.number = number
+        self.up = True
+        self.up_since = engine.now()
+        self.resumed = 0
         self.said_goodbye = False
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -85,10 +109,12 @@ class Link:
         self._taken_no = 0  # last numbered frame that we took in whole
         self._told_no = 0  # last number that we acknowledged
         self._untold_bytes = 0
-        self._unacked: deque[tuple[int, Holder | bytes]] = deque()
+        self._unacked: deque[Sent] = deque()
         self._ready: deque[Turns] = deque()
         self._acks_sent = 0
         self._landing: Sink | None = None
+        self._landing_bytes = 0
+        self._partial = 0
         self._ack_now = False
         self._ahead: dict[int, RunAhead] = {}
         self._budget = Budget(allowance_bytes(engine.world_size))
@@ -139,11 +165,12 @@ class Link:
         )
         overhead = len(preamble) + len(head)
         if hold:
-            self._unacked.append((number, flow.op))
-            self.connection.send((preamble + head, payload), overhead + size)
+            begin = preamble + head
+            self._unacked.append(Sent(number, flow.op, begin, payload, size))
+            self.connection.send((begin, payload), overhead + size)
         else:
             frame = b"".join((preamble, head, payload))
-            self._unacked.append((number, frame))
+            self._unacked.append(Sent(number, None, frame, None, size))
             self.connection.send((frame,), overhead + size)
         self.sent_bytes += overhead + size
         return overhead
@@ -154,8 +181,9 @@ class Link:
         self._told_no = self._taken_no
         self._untold_bytes = 0
         frame = encode(kind, header, stream=stream, frame_no=number, ack=self._taken_no)
-        self._unacked.append((number, frame))
-        self.connection.send((frame,), len(frame))
+        self._unacked.append(Sent(number, None, frame, None, 0))
+        if self.up:
+            self.connection.send((frame,), len(frame))
         self.sent_bytes += len(frame)
         return len(frame)
 
@@ -178,7 +206,7 @@ class Link:
         """Send what may be sent, a segment of each flow in turn, until the socket is full."""
         ready = self._ready
         channel = self.connection.channel
-        while ready and not channel.backlog_bytes:
+        while ready and self.up and not channel.backlog_bytes:
             flow = ready.popleft()
             if flow.can_send():
                 flow.op.send_next(flow)
@@ -190,8 +218,11 @@ class Link:
     def release(self, op: object) -> None:
         """``op`` failed: nothing here may look at its memory any more."""
         self.connection.channel.own_backlog()
-        if any(entry[1] is op for entry in self._unacked):
-            self._unacked = deque((no, b"" if what is op else what) for no, what in self._unacked)
+        if any(entry.holder is op for entry in self._unacked):
+            self._unacked = deque(
+                entry._replace(holder=None, head=b"", payload=None) if entry.holder is op else entry
+                for entry in self._unacked
+            )
         landing = self._landing
         if landing is not None and getattr(landing, "op", None) is op:
             landing.abandon()  # type: ignore[attr-defined]
@@ -216,13 +247,15 @@ class Link:
             if frame_no != self._taken_no + 1:
                 raise FrameError(f"frame {frame_no} follows frame {self._taken_no}")
             self._ack_now = bool(flags & FLAG_ACK_NOW)
-        elif kind != _ACK:
+        elif kind not in _UNNUMBERED:
             raise FrameError(f"a frame of kind {kind} needs a number")
         self.received_bytes += payload_bytes + self.connection.head_bytes
         if kind == _DATA:
             sink = self.engine.router.on_data(self, stream, header, payload_bytes, inline)
         elif _FIRST_OF_MAIL <= kind <= _LAST_OF_MAIL:
             sink = self.engine.mail.on_frame(self, kind, stream, header, payload_bytes, inline)
+        elif kind == _REST:
+            return self._on_rest(header, payload_bytes, inline)
         else:
             sink = None
             if kind != _ACK:
@@ -230,7 +263,7 @@ class Link:
                     raise FrameError(f"a frame of kind {kind} may not carry a payload")
                 self._on_note(kind, stream, header)
         if sink is not None:
-            self._landing = sink
+            self._landing, self._landing_bytes = sink, payload_bytes
             self._untold_bytes += payload_bytes
         elif frame_no:
             self._taken(payload_bytes)
@@ -243,8 +276,8 @@ class Link:
         landing.complete()  # type: ignore[union-attr]
 
     def _taken(self, size_bytes: int) -> None:
-        if self.connection.closed:
-            return
+        if self.connection.closed and self.up:
+            return  # its own frame made us end it
         self._taken_no += 1
         self._untold_bytes += size_bytes
         if (
@@ -261,9 +294,9 @@ class Link:
         self._acked_no = ack
         unacked = self._unacked
         while unacked and unacked[0][0] <= ack:
-            what = unacked.popleft()[1]
-            if not isinstance(what, bytes):
-                what.released()
+            holder = unacked.popleft().holder
+            if holder is not None:
+                holder.released()
 
     def _on_note(self, kind: int, stream: int, header: Any) -> None:
         if kind == _CREDIT:
@@ -274,6 +307,8 @@ class Link:
             self.engine.router.on_abort(self, stream, header)
         elif kind == _GOODBYE:
             self.said_goodbye = True
+        elif kind == _VOID:
+            self._on_void(header)
         elif kind == _IDLE:
             self.engine.leaving.on_idle(self)
         elif kind == _BUSY:
@@ -285,4 +320,85 @@ class Link:
         self.pump()
 
     def on_closed(self, error: BaseException | None) -> None:
+        self.broke()
         self.engine.on_link_closed(self, error)
+
+    # Resuming
+
+    def broke(self) -> None:
+        """The connection is gone; how much of a payload came is remembered."""
+        if self.up:
+            self.up = False
+            missing = self.connection.missing_bytes
+            self._partial = self._landing_bytes - missing if self._landing is not None else 0
+
+    def position(self) -> tuple[int, int]:
+        """What came: the last whole numbered frame, and payload bytes of the next one."""
+        self._told_no = self._taken_no
+        return self._taken_no, self._partial
+
+    def resume(self, connection: Connection, taken: int, partial: int) -> None:
+        """A new connection takes over; the peer has frames up to ``taken``, and ``partial`` bytes.
+
+        Raises:
+            FrameError: the peer claims what can't be.
+        """
+        if not self._acked_no <= taken <= self._sent_no:
+            raise FrameError(f"a resume at frame {taken}, of {self._acked_no} to {self._sent_no}")
+        self.connection = connection
+        self.up = True
+        self.up_since = self.engine.now()
+        self.resumed += 1
+        self._take_ack(taken)
+        for entry in list(self._unacked):
+            self._send_again(entry, partial if entry.number == taken + 1 else 0)
+        self.pump()
+
+    def _send_again(self, entry: Sent, offset: int) -> None:
+        """Send a frame, or what is missing of its payload."""
+        if not 0 <= offset <= entry.size_bytes:
+            raise FrameError(f"a resume at byte {offset} of a payload of {entry.size_bytes}")
+        if not entry.head:
+            self._send_raw(encode(_VOID, [entry.number]))
+        elif offset:
+            header = [entry.number, offset]
+            payload = entry.payload
+            if payload is None:
+                payload = memoryview(entry.head)[len(entry.head) - entry.size_bytes :]
+            rest = encode(_REST, header, payload_bytes=entry.size_bytes - offset)
+            self._send_raw(rest, payload[offset:])
+        elif entry.payload is None:
+            self._send_raw(entry.head)
+        else:
+            self._send_raw(entry.head, entry.payload)
+
+    def _send_raw(self, *parts: bytes | memoryview) -> None:
+        self.connection.send(parts, sum(len(part) for part in parts))
+
+    def _on_rest(self, header: Any, size: int, inline: memoryview | None) -> Sink | None:
+        """The rest of a payload whose beginning came on the connection before."""
+        landing = self._landing
+        if landing is None or header != [self._taken_no + 1, self._partial]:
+            raise FrameError(f"no payload of ours goes on at {header!r}")
+        if size != self._landing_bytes - self._partial:
+            raise FrameError(f"a rest of {size} bytes where others were missing")
+        self._partial = 0
+        if inline is None:
+            return landing
+        while len(inline):
+            room = landing.room(len(inline))
+            room[:] = inline[: len(room)]
+            landing.filled(len(room))
+            inline = inline[len(room) :]
+        self.on_payload_end()
+        return None
+
+    def _on_void(self, header: Any) -> None:
+        """A frame will not come: its operation failed there, and is about to fail here."""
+        if header != [self._taken_no + 1]:
+            raise FrameError(f"frame {header!r} is said to be void after frame {self._taken_no}")
+        landing, self._landing = self._landing, None
+        if landing is not None:
+            landing.abandon()  # type: ignore[attr-defined]
+        self._partial = 0
+        self._taken(0)

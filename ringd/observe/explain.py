@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ringd.errors import InvalidArgumentError
-from ringd.observe.dumps import Op, RankDump
-from ringd.observe.flight import DONE, FAILED, IN_FLIGHT
+from ringd.observe.records import DONE, FAILED, IN_FLIGHT, Op, RankDump
 from ringd.vocabulary import ANY_SOURCE, RECV, SEND
 
 NEVER, LEFT, NO_DUMP = "never entered", "left", "no dump"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ringd.observe.dumps import Op, RankDump
 from ringd.observe.explain import (
     BEHIND,
     ERROR,
@@ -20,7 +19,7 @@ from ringd.observe.explain import (
     Parting,
     Report,
 )
-from ringd.observe.flight import DONE, FAILED, IN_FLIGHT
+from ringd.observe.records import DONE, FAILED, IN_FLIGHT, Op, RankDump
 from ringd.vocabulary import ANY_SOURCE, RECV
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ringd.observe.dumps import Op, RankDump, read
+from ringd.observe.dumps import read
 from ringd.observe.explain import MISMATCH, Entry, Parting, Report, explain
 from ringd.observe.explain_text import describe, paragraph, seconds
-from ringd.observe.flight import DONE, IN_FLIGHT
+from ringd.observe.records import DONE, IN_FLIGHT, Op, RankDump
 
 SHOWN = 10
 """Partings and messages that are listed; the JSON has all that are kept."""

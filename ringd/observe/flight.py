@@ -16,6 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from ringd.observe.records import DONE, FAILED, IN_FLIGHT
 from ringd.vocabulary import ANY_SOURCE, OpSpec
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ KEPT_OPERATIONS = 1000
 KEPT_EPOCHS = 64
 MAX_TEXT = 500
 """Characters of an error's message, or of a call, in a dump."""
-DONE, FAILED, IN_FLIGHT = "done", "failed", "in flight"
 
 Facts = dict[str, Any]
 Kept = tuple[Any, ...]
@@ -140,6 +140,7 @@ class FlightRecorder:
                     "sent_bytes": link.sent_bytes,
                     "received_bytes": link.received_bytes,
                     "sent_frames": link.sent_frames,
+                    "resumed": link.resumed,
                 }
                 for peer, link in sorted(engine.links.items())
             },

@@ -40,6 +40,11 @@ class Connection:
         """Preamble and header of the frame that is being handed over."""
         return self._decoder.head_bytes
 
+    @property
+    def missing_bytes(self) -> int:
+        """What is still to come of the payload that is landing."""
+        return self._decoder.missing_bytes
+
     def hand_over(self, handler: ConnectionHandler, limits: Limits) -> None:
         """From the next frame on, ``handler`` takes the frames."""
         self.handler = handler

@@ -86,6 +86,11 @@ class FrameDecoder:
         self._need = PREAMBLE_BYTES
         self._broken = False
 
+    @property
+    def missing_bytes(self) -> int:
+        """What is still to come of the payload that is landing."""
+        return self._remaining if self._sink is not None else 0
+
     def trust(self, handler: FrameHandler, limits: Limits) -> None:
         """From the next frame on another handler takes the frames, under other limits."""
         self.handler = handler

@@ -88,6 +88,16 @@ class Kind(IntEnum):
     """No group of ours needs this link any more, and nothing follows until you answer: []."""
     BUSY = 32
     """The answer to IDLE where the link is needed: []. Otherwise it is a goodbye."""
+    RESUME = 33
+    """The first frame on a link, by both: [link id, fresh, taken, partial].
+
+    ``taken``: the last numbered frame that came whole, -1: the link is not known here; ``partial``:
+    how many payload bytes of the next one came.
+    """
+    REST = 34
+    """After a resume, the rest of a payload that was cut: [frame number, offset]."""
+    VOID = 35
+    """After a resume, in place of a numbered frame whose operation failed: [frame number]."""
 
 
 _KINDS = frozenset(int(k) for k in Kind)

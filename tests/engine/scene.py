@@ -21,6 +21,8 @@ from ringd.vocabulary import OpSpec
 
 DELAY_S = 1 / 1024
 """Each delivery's time on the wire: a power of two, so sums of it are exact."""
+VERDICT_S = 4 * DELAY_S
+"""A verdict's way, where every daemon answers: report, question, answer, verdict."""
 TICK_S = EngineOptions().tick_s
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,7 +10,7 @@ import pytest
 from ringd.engine.run_ahead import RUN_AHEAD_OPERATIONS, allowance_bytes
 from ringd.errors import InvalidArgumentError, UnsupportedTypeError, from_wire
 from ringd.vocabulary import OpSpec
-from tests.engine.scene import ALL_REDUCE, BARRIER, TICK_S, Ended, Scene
+from tests.engine.scene import ALL_REDUCE, BARRIER, TICK_S, VERDICT_S, Ended, Scene
 
 BROADCAST = OpSpec("broadcast", "float32", "", (1,), root=0)
 
@@ -30,9 +30,9 @@ def test_t3_every_rank_names_the_one_that_never_entered(
         for one in await scene.all(scene.call(r, spec, timeout_s=2.0) for r in callers):
             assert one.code == "timeout"
             assert one.error is not None
-            assert one.error.fields["waiting_on"] == [late]
-            assert f"waiting on rank {late}," in str(one.error)
-            assert one.took_s < 2.25
+            assert one.error.fields["culprits"] == one.error.fields["waiting_on"] == [late]
+            assert f": rank {late} never entered it" in str(one.error)
+            assert one.took_s <= 2.0 + TICK_S + VERDICT_S
 
     scene.run(main)
 
@@ -111,7 +111,7 @@ def test_a_refused_call_does_not_swallow_a_mismatch_that_waits_for_the_next() ->
         assert root.code == "ok"
         assert (await scene.call(1, replace(BROADCAST, shape=(5,)))).code == "mismatch"
         await scene.quiet()
-        scene.engine(0).refuse(ALL_REDUCE, UnsupportedTypeError("no such dtype"))
+        scene.engine(0).endings.refuse(ALL_REDUCE, UnsupportedTypeError("no such dtype"))
         assert (await scene.call(1)).code == "mismatch"
         told, other = await scene.all([scene.call(0, BARRIER), scene.call(1, BARRIER)])
         assert told.code == other.code == "mismatch"

@@ -158,7 +158,7 @@ def test_a_call_refused_on_one_rank_is_void_on_all_and_keeps_its_place(
     async def main() -> None:
         cause = InvalidArgumentError("no such thing")
         futures = [scene.call(r, spec) for r in (0, 2)] if others_first else []
-        scene.engine(1).refuse(OpSpec(spec.collective, "", "", ()), cause)
+        scene.engine(1).endings.refuse(OpSpec(spec.collective, "", "", ()), cause)
         if not others_first:
             await scene.quiet()
             futures = [scene.call(r, spec) for r in (0, 2)]
@@ -177,7 +177,7 @@ def test_all_ranks_that_refuse_their_call_fall_in_step() -> None:
 
     async def main() -> None:
         for rank in range(3):
-            scene.engine(rank).refuse(ALL_REDUCE, InvalidArgumentError("all alike"))
+            scene.engine(rank).endings.refuse(ALL_REDUCE, InvalidArgumentError("all alike"))
         await scene.quiet()
         await scene.sum_works()
 

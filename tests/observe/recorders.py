@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from ringd.observe.dumps import GroupView, Op, RankDump
+from ringd.observe.records import GroupView, Op, RankDump
 
 START = 1_000_000.0
 TAKEN = START + 1000.0

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from ringd.errors import InvalidArgumentError
-from ringd.observe.dumps import GroupView, Op
 from ringd.observe.explain import Report, explain
 from ringd.observe.explain_text import paragraph
+from ringd.observe.records import GroupView, Op
 from tests.observe.recorders import TAKEN, dump, dumps, message, operation
 
 

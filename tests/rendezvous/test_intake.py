@@ -13,18 +13,47 @@ from ringd.rendezvous.events import (
     Heartbeat,
     LinkLost,
     LinkWanted,
+    OpAnswered,
     OpFailed,
     TrainerAttached,
     TrainerDetached,
 )
-from ringd.rendezvous.intake import MAX_PAIRS, MAX_TEXT, event_of
+from ringd.rendezvous.intake import MAX_FRAMES, MAX_PAIRS, MAX_TEXT, event_of
+from ringd.rendezvous.verdicts import Answer, FlowView
 from ringd.transport.base import Address
+from ringd.vocabulary import MAX_WORLD
 from ringd.wire.frame import FrameError
 
 JOIN = {"address": ["::1", 4000], "version": "0.1", "pid": 7, "host": "b", "sizes": [1, 2]}
 DETACH = {"how": "raised", "detail": "x", "epoch": 2, "next_seq": 9, "groups": []}
 LINK = {"peer": 0, "reason": "reset", "epoch": 2}
-FAILED = {"epoch": 2, "group": 5, "lowest": 3, "seq": 9, "error": {"code": "timeout"}}
+FAILED = {"epoch": 2, "group": 5, "members": [4, 3], "seq": 9, "error": {"code": "timeout"}}
+ANSWERED = {
+    "inquiry": 7,
+    "state": "waiting",
+    "entered_s": 1.5,
+    "waiting_on": [0],
+    "bytes_done": 3,
+    "bytes_total": 9,
+    "flows": [[0, 6, 3, 2, 0.5]],
+    "trainer": "stopped",
+    "pid": 44,
+    "stack": ["train.py:3 in main"],
+    "next_seq": 10,
+}
+ANSWER = Answer(
+    1,
+    "waiting",
+    entered_s=1.5,
+    waiting_on=(0,),
+    bytes_done=3,
+    bytes_total=9,
+    flows={0: FlowView(6, 3, 2, 0.5)},
+    trainer="stopped",
+    pid=44,
+    stack=("train.py:3 in main",),
+    next_seq=10,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +68,8 @@ FAILED = {"epoch": 2, "group": 5, "lowest": 3, "seq": 9, "error": {"code": "time
             TrainerDetached(1, "raised", "x", 2, 9, ((4, 0), (2, 17))),
         ),
         ("link_lost", LINK, LinkLost(1, 0, "reset", 2)),
-        ("op_failed", FAILED, OpFailed(1, 2, 5, 3, 9, {"code": "timeout"})),
+        ("op_failed", FAILED, OpFailed(1, 2, 5, (4, 3), 9, {"code": "timeout"})),
+        ("op_answer", ANSWERED, OpAnswered(1, 7, ANSWER)),
         ("want_link", {"peer": 2}, LinkWanted(1, 2)),
         ("heartbeat", {}, Heartbeat(1)),
         ("leave", {}, DaemonLeft(1)),
@@ -83,8 +113,20 @@ def test_a_message_becomes_its_event(
         ("op_failed", {**FAILED, "error": "text"}),
         ("op_failed", {**FAILED, "seq": None}),
         ("op_failed", {**FAILED, "group": "5"}),
-        ("op_failed", {**FAILED, "lowest": True}),
-        ("op_failed", {k: v for k, v in FAILED.items() if k != "lowest"}),
+        ("op_failed", {**FAILED, "members": []}),
+        ("op_failed", {**FAILED, "members": [True]}),
+        ("op_failed", {**FAILED, "members": [0, -1]}),
+        ("op_failed", {**FAILED, "members": list(range(MAX_WORLD + 1))}),
+        ("op_failed", {k: v for k, v in FAILED.items() if k != "members"}),
+        ("op_answer", {**ANSWERED, "state": "asleep"}),
+        ("op_answer", {**ANSWERED, "entered_s": 1}),
+        ("op_answer", {**ANSWERED, "waiting_on": [-1]}),
+        ("op_answer", {**ANSWERED, "flows": [[0, 1, 2, 3]]}),
+        ("op_answer", {**ANSWERED, "flows": [[0, 1, 2, "3", 0.0]]}),
+        ("op_answer", {**ANSWERED, "flows": [[0, 1, 2, 3, None]]}),
+        ("op_answer", {**ANSWERED, "stack": "main"}),
+        ("op_answer", {**ANSWERED, "pid": None}),
+        ("op_answer", {k: v for k, v in ANSWERED.items() if k != "inquiry"}),
         ("want_link", {}),
     ],
 )
@@ -97,6 +139,13 @@ def test_a_long_text_is_bounded() -> None:
     event = event_of(1, "detach", {"type": "detach", **DETACH, "detail": "x" * 100_000})
     assert isinstance(event, TrainerDetached)
     assert len(event.detail) == MAX_TEXT
+
+
+def test_a_stack_is_bounded_in_frames_and_characters() -> None:
+    stack = ["x" * 1000] * 100
+    event = event_of(1, "op_answer", {"type": "op_answer", **ANSWERED, "stack": stack})
+    assert isinstance(event, OpAnswered)
+    assert event.answer.stack == ("x" * 256,) * MAX_FRAMES
 
 
 def test_as_many_groups_as_a_rank_may_have_had_are_told_and_no_more() -> None:

@@ -85,14 +85,15 @@ def failed(
     *,
     epoch: int = 1,
     group: int = 0,
-    lowest: int = 0,
+    members: tuple[int, ...] = (0, 1, 2),
     error: dict[str, Any] | None = None,
 ) -> OpFailed:
-    return OpFailed(rank, epoch, group, lowest, seq, error or {})
+    return OpFailed(rank, epoch, group, members, seq, error or {})
 
 
 def lost(rank: int, case: str, detail: str, **more: Any) -> dict[str, Any]:
-    return {"rank": rank, "case": case, "detail": detail, "epoch": 1, "link": None, **more}
+    base = {"rank": rank, "case": case, "detail": detail, "epoch": 1, "link": None}
+    return {**base, "verdict": "1.1", **more}
 
 
 def sends(out: list[Instruction], kind: str) -> list[Send]:

@@ -1,0 +1,69 @@
+"""What flight recorders say of operations, groups and ranks, once it was read and checked: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DONE, FAILED, IN_FLIGHT = "done", "failed", "in flight"
+"""How an operation stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation on one rank; times are seconds of the wall clock.
+
+    Attributes:
+        seq: its place in the group's order; None: a send or a receive.
+        state: "done", "failed" or "in flight".
+        peer: of a message the other side, -1: any; number: its number there, -1: not known.
+    """
+
+    epoch: int
+    group: int
+    seq: int | None
+    op: str
+    call: str
+    digest: str
+    state: str
+    entered_at: float
+    ended_at: float | None
+    waiting_on: tuple[int, ...]
+    bytes_done: int
+    bytes_total: int
+    error: str | None = None
+    message: str = ""
+    peer: int = -1
+    tag: int = 0
+    number: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group as one rank knows it; ``next_seq`` None: it is over there."""
+
+    ranks: tuple[int, ...]
+    next_seq: int | None
+    left: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RankDump:
+    """What one rank's flight recorder held at ``taken_at``.
+
+    Attributes:
+        groups: by (epoch, group).
+        forgotten: how many operations it had recorded and held no more.
+    """
+
+    job_id: str
+    rank: int
+    world_size: int
+    host: str
+    trainer_pid: int | None
+    epoch: int
+    taken_at: float
+    groups: Mapping[tuple[int, int], GroupView]
+    operations: tuple[Op, ...]
+    forgotten: int = 0
+    broken: str | None = None

@@ -1,0 +1,99 @@
+"""A session tells what its trainer is doing, from attaching to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ringd.daemon.node import Node
+from ringd.daemon.server import ClientServer
+from ringd.daemon.session import Session
+from ringd.daemon.trainer_state import TrainerState
+
+
+class Attaching:
+    """As much of a node as an attaching trainer meets; calls are taken and never answered."""
+
+    log = logging.getLogger("test")
+
+    def __init__(self) -> None:
+        self.attached: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
+        self.detached: asyncio.Future[tuple[str, str]]
+        self.detached = asyncio.get_running_loop().create_future()
+        self.engine = SimpleNamespace(submit=lambda *_args, **_more: None)
+
+    def attach(self, session: Session, timeout_s: float) -> None:
+        session.welcome(1, {"rank": 0, "world_size": 2})
+        self.attached.set_result(session)
+
+    def detach(self, session: Session, how: str, detail: str, *_: Any) -> None:
+        self.detached.set_result((how, detail))
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Attaching]:
+    """One that serves the socket ``0.sock``."""
+    node = Attaching()
+    server = ClientServer(asyncio.get_running_loop(), cast(Node, node), tmp_path / "0.sock")
+    yield node
+    server.close()
+
+
+@pytest.fixture
+def trainer(tmp_path: Path, node: Attaching) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that attaches, and waits for something that nobody else calls."""
+    file = tmp_path / "train.py"
+    file.write_text(
+        "import ringd_client\n"
+        "comm = ringd_client.connect()\n"
+        "def step():\n"
+        "    comm.barrier_async().wait()\n"
+        "step()\n"
+    )
+    paths = os.pathsep.join(p for p in sys.path if p)
+    environment = {"RINGD_SOCKET": str(tmp_path / "0.sock"), "PYTHONPATH": paths}
+    process = subprocess.Popen([sys.executable, str(file)], env={**os.environ, **environment})
+    yield process
+    process.kill()
+    process.wait()
+
+
+async def look(session: Session) -> TrainerState:
+    told: asyncio.Future[TrainerState] = asyncio.get_running_loop().create_future()
+    session.inspect(told.set_result)
+    return await asyncio.wait_for(told, 10)
+
+
+async def test_a_trainer_that_waits_for_its_daemon_is_said_to(
+    node: Attaching, trainer: subprocess.Popen[bytes]
+) -> None:
+    session = await asyncio.wait_for(node.attached, 60)
+    waiting = ("ringd_client.wait (waiting)",)
+    async with asyncio.timeout(10):
+        while (seen := await look(session)).stack[:1] != waiting or seen.state != "sleeping":
+            assert seen.pid == trainer.pid
+    assert [frame.rpartition("/")[2] for frame in seen.stack[1:]] == [
+        "train.py:4 in step",
+        "train.py:5 in <module>",
+    ]
+
+
+async def test_a_trainer_that_is_killed_is_gone_also_for_who_asked_before(
+    node: Attaching, trainer: subprocess.Popen[bytes]
+) -> None:
+    session = await asyncio.wait_for(node.attached, 60)
+    told: list[TrainerState] = []
+    session.inspect(told.append)
+    trainer.kill()
+    assert (await asyncio.wait_for(node.detached, 10))[0] == "died"
+    assert await look(session) == TrainerState(trainer.pid, "gone", ())
+    assert [seen.pid for seen in told] == [trainer.pid]
