@@ -6,7 +6,7 @@ operation is in flight, and ends one at most a tick late.
 Who is to blame for a deadline? Most ranks wait for somebody who waits himself. So from 200 ms
 without progress on, a rank tells all peers of the operation that it has entered it, and shows from
 then on that it lives. At the deadline a rank that sees a peer which has not entered, or has gone
-silent, names that one at once; a rank that sees none gives the others 100 ms to say so.
+silent, can name that one, should there be no verdict.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ PROBE_AFTER_S = 0.2
 """An operation without progress for this long tells its call to the peers it has to do with."""
 SILENT_S = 0.7
 """A peer that owes something and gave no sign of life for so long does not merely wait."""
-DEFER_S = 0.1
-"""How long a rank that can't name the cause leaves the word to others."""
+ANSWER_S = 0.1
+"""How long a rank that has come to a barrier may take to say so to one that asks."""
 
 
 class Deadlines:
@@ -73,14 +73,10 @@ class Deadlines:
 
     def _expired(self, op: Operation, now: float) -> None:
         to_blame = [flow.peer for flow in op.flows.values() if self._is_to_blame(op, flow)]
-        if not to_blame and now < op.deadline + DEFER_S and not self._engine.endings.in_reach():
-            return  # a verdict will not come, so others may know better
         late = None
         if op.spec.collective == Collective.BARRIER.value:
             late = to_blame = sorted({*to_blame, *self._late_for(op, now)})
-        error = failures.timed_out(
-            op, elapsed_s=now - op.started, waiting=to_blame or None, quiet=False, late=late
-        )
+        error = failures.timed_out(op, elapsed_s=now - op.started, culprits=to_blame, late=late)
         self._engine.endings.fail(op, error)
 
     def _late_for(self, op: Operation, now: float) -> list[int]:
@@ -89,7 +85,7 @@ class Deadlines:
         return [
             rank
             for rank, told in op.announced.items()
-            if now - told >= DEFER_S
+            if now - told >= ANSWER_S
             and rank in links
             and not links[rank].ahead_of(stream).has_entered(op.epoch, op.seq)
         ]
@@ -105,7 +101,10 @@ class Deadlines:
     def _check_silence(self, op: Operation, now: float, *, oldest: bool) -> None:
         quiet = [flow.peer for flow in op.flows.values() if self._is_too_quiet(op, flow)]
         if quiet:
-            error = failures.timed_out(op, elapsed_s=now - op.started, waiting=quiet, quiet=True)
+            to_blame = [flow.peer for flow in op.flows.values() if self._is_to_blame(op, flow)]
+            error = failures.timed_out(
+                op, elapsed_s=now - op.started, culprits=to_blame, quiet=quiet
+            )
             self._engine.endings.fail(op, error)
         elif op.stalled(self._tick_s) >= PROBE_AFTER_S:
             op.show_life(again=oldest)

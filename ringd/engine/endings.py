@@ -3,7 +3,8 @@
 A failure that a rank sees is only its own view. It is reported to the rendezvous, which asks all
 and gives one verdict for every rank; the operation is still in flight until it comes. Without a
 rendezvous in reach, or without an answer in time, the rank's own view is what it raises, says that
-it is partial, and tells its neighbours, who pass it on.
+it is partial, and tells its neighbours, who pass it on. A rank that only sees that others wait too
+asks its peers first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ringd.engine import failures
-from ringd.errors import CollectiveMismatchError, RingdError
+from ringd.errors import CollectiveMismatchError, CollectiveTimeoutError, RingdError
 from ringd.vocabulary import POINT_TO_POINT, OpSpec
 from ringd.wire.frame import Kind
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 VERDICT_S = 0.18
 """How long a verdict may take; the rendezvous waits 0.1 s for answers."""
+ASK_S = 0.04
+"""How long peers may take to say what they know, where there is no verdict."""
 
 
 class Endings:
@@ -31,26 +34,33 @@ class Endings:
         self._engine = engine
         self._surroundings = surroundings
 
-    def in_reach(self) -> bool:
-        """Whether the rendezvous is, so that there will be a verdict."""
-        return self._surroundings.in_reach()
-
     # What fails here
 
     def fail(self, op: Operation, error: RingdError) -> None:
         """``op`` failed here: it moves nothing more, and ends with the verdict on it."""
         if not op.live or op.failing:
             return
-        op.fail_soon()
+        op.fail_soon(error)
         if self._report(op.group, op.seq, error):
-            self._engine.loop.call_later(VERDICT_S, self._end_alone, op, error)
+            self._engine.loop.call_later(VERDICT_S, self._no_verdict, op)
         else:
-            self._end_alone(op, error)
+            self._no_verdict(op)
 
-    def _end_alone(self, op: Operation, error: RingdError) -> None:
-        if op.live:
-            error = failures.partial(error)
-            op.end(error)
+    def _no_verdict(self, op: Operation) -> None:
+        """Our own view has to do, or that of a peer that knows more."""
+        if not op.live:
+            return
+        if _knows(op.failing):
+            self._end_alone(op)
+        else:
+            for flow in op.flows.values():
+                flow.announce(again=True)  # a peer where it is over answers how
+            self._engine.loop.call_later(ASK_S, self._end_alone, op)
+
+    def _end_alone(self, op: Operation) -> None:
+        if op.live and op.failing is not None:
+            error = failures.partial(op.failing)
+            op.end(failures.here(error, op))
             self._flood(op.group, op.seq, error)
 
     def spread(self, group: Group, seq: int, error: RingdError) -> None:
@@ -85,6 +95,8 @@ class Endings:
         op = group.ops.get(seq)
         is_final = bool(error.fields.get("verdict")) or not self._surroundings.in_reach()
         if op is not None and not is_final:
+            if op.failing is not None and not _knows(op.failing):
+                op.fail_soon(error)
             self.fail(op, error)  # it is one rank's view: let all be asked
         else:
             news = seq not in group.verdicts
@@ -164,6 +176,11 @@ class Endings:
             )
             group.pending = group.pending or error
             self.spread(group, seq, error)
+
+
+def _knows(error: RingdError | None) -> bool:
+    """Whether an error says who is to blame; a rank may only see that its peers wait too."""
+    return not isinstance(error, CollectiveTimeoutError) or bool(error.fields.get("culprits"))
 
 
 def _take_quote(group: Group, seq: int, error: RingdError) -> None:

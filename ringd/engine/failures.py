@@ -106,33 +106,32 @@ def timed_out(
     op: Operation,
     *,
     elapsed_s: float,
-    waiting: list[int] | None,
-    quiet: bool,
+    culprits: list[int],
+    quiet: list[int] | None = None,
     late: list[int] | None = None,
 ) -> CollectiveTimeoutError:
-    """The deadline passed, or (``quiet``) these peers owed bytes and were silent too long.
+    """The deadline passed, or ``quiet`` peers owed bytes and were silent too long.
 
     Args:
-        waiting: the peers that hold it up; None: whoever owes us something.
+        culprits: the peers that hold it up; []: those that owe us something wait themselves.
         late: of a barrier, the ranks that have not come.
     """
     progress = op.progress()
-    if waiting is None:
-        waiting = progress["waiting_on"]
-    else:
-        progress["waiting_on"] = waiting = sorted(waiting)
+    progress["waiting_on"] = waiting = sorted(culprits or quiet or progress["waiting_on"])
     if quiet:
         setting, limit = "recv_timeout_ms", f"{op.recv_timeout_s * 1e3:.0f} ms without a byte"
     else:
         setting, limit = "timeout_s", f"its deadline of {_round(op.timeout_s):g} s"
     whom = ranks_text(waiting) if waiting else "the acknowledgement of its own sends"
+    if waiting and not culprits:
+        whom += f", which {'waits itself' if len(waiting) == 1 else 'wait themselves'}"
     come = f"Not come to the barrier: {ranks_text(late)}. " if late else ""
-    look = f"See what {whom} is doing (ringd status)" if waiting else "See ringd status"
+    of_whom = f"what {ranks_text(culprits)} is doing (ringd status)" if culprits else "ringd status"
     return CollectiveTimeoutError(
         f"{op.spec.collective} (operation {op.seq} of group {op.spec.group}, epoch {op.epoch}) on "
         f"rank {op.rank} ended at {limit}: waiting on {whom}, "
         f"{progress['bytes_done']} of {progress['bytes_total']} bytes received after "
-        f"{elapsed_s:.2f} s. {come}{look}; if it is only slow, raise {setting}.",
+        f"{elapsed_s:.2f} s. {come}See {of_whom}; if it is only slow, raise {setting}.",
         op=op.spec.collective,
         group=op.spec.group,
         epoch=op.epoch,
@@ -141,6 +140,7 @@ def timed_out(
         elapsed_s=round(elapsed_s, 6),
         setting=setting,
         limit=limit,
+        culprits=sorted(culprits),
         **({"late_ranks": late} if late is not None else {}),
         **progress,
     )
@@ -198,6 +198,8 @@ def here(error: RingdError, op: Operation) -> RingdError:
     progress = op.progress()
     if not isinstance(error, CollectiveTimeoutError):
         return type(error)(error.message, **{**progress, **error.fields})
+    if error.fields.get("rank") == op.rank:
+        return error  # it is this rank's view, and says so
     elapsed_s = op.engine.now() - op.started
     done, total = progress["bytes_done"], progress["bytes_total"]
     text = f"{error.message} Rank {op.rank} had {done} of {total} bytes after {elapsed_s:.2f} s."
@@ -206,7 +208,9 @@ def here(error: RingdError, op: Operation) -> RingdError:
 
 
 def partial(error: RingdError) -> RingdError:
-    """One rank's view, where no verdict could be had."""
+    """One rank's view, where no verdict could be had; said once, though others pass it on."""
+    if error.fields.get("partial"):
+        return error
     text = f"{error.message} (This is the view of one rank: no verdict of the rendezvous came.)"
     return type(error)(text, **{**error.fields, "partial": True})
 

@@ -41,6 +41,7 @@ class FlowState:
         "sent_overhead_bytes",
         "sent_payload_bytes",
         "stream",
+        "withheld_bytes",
     )
 
     def __init__(self, op: Operation, flow: Flow, peer: int, stream: int) -> None:
@@ -61,6 +62,7 @@ class FlowState:
         self.held = False
         self.queued = False
         self.quiet_s = 0.0
+        self.withheld_bytes = 0
         self.seen = 0
         self.sent_payload_bytes = self.sent_overhead_bytes = 0
         self.recv_payload_bytes = self.recv_overhead_bytes = 0
@@ -73,10 +75,23 @@ class FlowState:
         item = self.sends[at]
         return self.op.version[item.cell] >= item.needs
 
-    def unsent_bytes(self) -> int:
-        """What the peer has not got from us, as far as the schedule and the socket tell."""
-        waiting = self.link.connection.channel.backlog_bytes if self.link is not None else 0
-        return min(self.flow.send_bytes, self.flow.send_bytes - self.sent_payload_bytes + waiting)
+    def view(self) -> list[Any]:
+        """How it stands, for a verdict: see ``FlowView``; in order its fields, after the peer.
+
+        What is owed or withheld counts each frame as one byte more, as frames may be empty.
+        """
+        flow = self.flow
+        owed = flow.recv_bytes - self.recv_payload_bytes + len(flow.recvs) - self.recv_i
+        if self.op.failing is None:
+            self.note_withheld()
+        return [self.peer, owed, self.recv_payload_bytes, self.withheld_bytes, float(self.quiet_s)]
+
+    def note_withheld(self) -> None:
+        """What we can't give the peer, whatever the link; once we fail, what comes is too late."""
+        at = self.send_i
+        waits = at < self.n_sends and self.op.version[self.sends[at].cell] < self.sends[at].needs
+        rest = self.flow.send_bytes - self.sent_payload_bytes + self.n_sends - at
+        self.withheld_bytes = rest if waits else 0
 
     def owed(self) -> bool:
         """The peer still has to send us something."""

@@ -97,7 +97,7 @@ class Operation:
         self.mem = mem
         self.on_done = on_done
         self.live = True
-        self.failing = False
+        self.failing: RingdError | None = None
         self.progress_seen = -1
         self.stalled_s = 0.0
         self.next_sign = 0
@@ -231,7 +231,7 @@ class Operation:
 
     def take_credit(self, flow: FlowState, items: int) -> None:
         """The peer has room for ``items`` segments in all."""
-        if items > flow.credit and self.live:
+        if items > flow.credit and self.live and self.failing is None:
             flow.credit = min(items, flow.n_sends)
             if flow.link is not None and flow.can_send():
                 flow.link.enqueue(flow)
@@ -245,6 +245,8 @@ class Operation:
         index = flow.recv_i
         recvs = flow.flow.recvs
         if header[2] != index or index >= len(recvs) or recvs[index].size_bytes != size:
+            if self.failing is not None:  # it follows a frame of another call, which was dropped
+                return bin_for(size, inline)
             raise failures.protocol(
                 flow.peer, f"segment {header[2]} of {size} bytes where segment {index} was due"
             )
@@ -414,11 +416,16 @@ class Operation:
         if not (self.remaining_recvs or self.remaining_sends or self.holds or self.failing):
             self.end(None)
 
-    def fail_soon(self) -> None:
-        """It failed here; until the verdict comes nothing more is sent, and it can't succeed."""
-        self.failing = True
+    def fail_soon(self, error: RingdError) -> None:
+        """It failed here; until the verdict comes nothing more is sent, and it can't succeed.
+
+        ``error``: with which it ends if no verdict comes.
+        """
         for flow in self.flows.values():
+            if self.failing is None:
+                flow.note_withheld()
             flow.credit = 0
+        self.failing = error
 
     def end(self, error: RingdError | None) -> None:
         """The one way out; afterwards the region is the caller's again."""
@@ -443,16 +450,7 @@ class Operation:
             "state": "waiting",
             "entered_s": self.engine.now() - self.started,
             **self.progress(),
-            "flows": [
-                [
-                    flow.peer,
-                    flow.flow.recv_bytes - flow.recv_payload_bytes,
-                    flow.recv_payload_bytes,
-                    flow.unsent_bytes(),
-                    float(flow.quiet_s),
-                ]
-                for flow in self.flows.values()
-            ],
+            "flows": [flow.view() for flow in self.flows.values()],
         }
 
     def progress(self) -> dict[str, Any]:

@@ -127,7 +127,8 @@ class Router:
         return True
 
     def _flow_of(self, link: Link, op: Operation, header: list[Any]) -> FlowState | None:
-        """The flow that a frame belongs to; None if its sender called something else.
+        """The flow that a frame belongs to; None if its sender called something else, now or
+        in an earlier frame.
 
         Raises:
             ProtocolError: the call is the same, and its schedule has no such frame.
@@ -136,6 +137,8 @@ class Router:
             return None
         flow = op.flows.get(link.peer)
         if flow is None:
+            if op.failing is not None:  # it follows a frame of another call
+                return None
             raise failures.protocol(link.peer, f"a frame for {op.spec}, where it has no part")
         flow.recv_overhead_bytes += link.connection.head_bytes
         return flow

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ringd.observe.dumps import read
@@ -59,7 +60,7 @@ def as_data(report: Report) -> dict[str, Any]:
 
 
 def _ranks(report: Report) -> Table:
-    table = Table(title=f"job {report.job_id}, epoch {report.epoch}")
+    table = Table(title=f"job {escape(report.job_id)}, epoch {report.epoch}")
     for name in ("rank", "host", "trainer", "dumped at", "in flight", "last operation", "ago"):
         table.add_column(name, overflow="fold")
     for dump in report.dumps:
@@ -67,11 +68,11 @@ def _ranks(report: Report) -> Table:
         last = max(own, key=lambda op: op.entered_at, default=None)
         table.add_row(
             str(dump.rank),
-            dump.host,
+            escape(dump.host),
             "-" if dump.trainer_pid is None else str(dump.trainer_pid),
             datetime.fromtimestamp(dump.taken_at, UTC).strftime("%H:%M:%SZ"),
             str(sum(op.state == IN_FLIGHT for op in own)),
-            "-" if last is None else f"{_place(last)} {last.op}",
+            "-" if last is None else escape(f"{_place(last)} {last.op}"),
             "-" if last is None else _ago(dump, last),
         )
     for rank in report.missing:
@@ -107,13 +108,13 @@ def _cells(entry: Entry, began_at: float, differ: bool) -> list[str]:
         return ["-"] * (2 if differ else 5)
     entered = f"+{seconds(op.entered_at - began_at)}"
     if differ:
-        return [entered, op.call]
+        return [entered, escape(op.call)]
     return [
         entered,
         "-" if op.ended_at is None else seconds(op.ended_at - op.entered_at),
         ", ".join(map(str, op.waiting_on)) or "-",
         f"{op.bytes_done:,} of {op.bytes_total:,}",
-        op.error or "-",
+        escape(op.error or "-"),
     ]
 
 

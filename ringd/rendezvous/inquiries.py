@@ -18,9 +18,6 @@ INQUIRY_S = 0.1
 MAX_INQUIRIES = 256
 _MAY_BE_SLOW = frozenset({"never entered", "entered late", "slow link", "unknown"})
 
-Key = tuple[int, int, int]
-"""Group, its lowest rank, operation."""
-
 
 @dataclass(slots=True)
 class Inquiry:
@@ -38,15 +35,16 @@ class Inquiry:
 
 
 class Inquiries:
-    """All that are under way."""
+    """All that are under way. Each step costs the same, however many there are."""
 
     def __init__(self) -> None:
-        self._open: dict[Key, Inquiry] = {}
+        self._open: dict[int, Inquiry] = {}  # by number, so in the order in which they are due
+        self._complete: list[Inquiry] = []
         self._last = 0
 
     def next_deadline(self) -> float | None:
         """When the next one ends, whoever has not answered."""
-        return min((inquiry.due for inquiry in self._open.values()), default=None)
+        return next((inquiry.due for inquiry in self._open.values()), None)
 
     def begin(self, failed: OpFailed, present: tuple[int, ...], now: float) -> Send | None:
         """Ask the members that are here; None: it can't be asked, and has to be taken as it is."""
@@ -55,10 +53,10 @@ class Inquiries:
         asked = tuple(rank for rank in failed.members if rank in present)
         if not asked:
             return None
-        self._last += 1
-        self._open[failed.key] = Inquiry(self._last, failed, now + INQUIRY_S, awaited=set(asked))
+        self._last = number = self._last + 1
+        self._open[number] = Inquiry(number, failed, now + INQUIRY_S, awaited=set(asked))
         fields = {
-            "inquiry": self._last,
+            "inquiry": number,
             "epoch": failed.epoch,
             "group": failed.group,
             "lowest": failed.lowest,
@@ -66,32 +64,34 @@ class Inquiries:
         }
         return Send(asked, "inquire", fields)
 
-    def knows(self, key: Key) -> bool:
-        """Whether the operation is being asked about."""
-        return key in self._open
-
     def answer(self, event: OpAnswered) -> None:
         """A daemon's answer; one that nobody waits for is dropped."""
-        for inquiry in self._open.values():
-            if inquiry.number == event.inquiry and event.rank in inquiry.awaited:
-                inquiry.awaited.discard(event.rank)
-                inquiry.answers[event.rank] = event.answer
+        inquiry = self._open.get(event.inquiry)
+        if inquiry is not None and event.rank in inquiry.awaited:
+            inquiry.answers[event.rank] = event.answer
+            self._settle(inquiry, event.rank)
 
     def gone(self, rank: int) -> None:
         """A daemon is gone: nobody waits for its answer."""
-        for inquiry in self._open.values():
-            inquiry.awaited.discard(rank)
+        for inquiry in list(self._open.values()):
+            self._settle(inquiry, rank)
+
+    def _settle(self, inquiry: Inquiry, rank: int) -> None:
+        inquiry.awaited.discard(rank)
+        if not inquiry.awaited:
+            self._complete.append(self._open.pop(inquiry.number))
 
     def ended(self, now: float) -> list[Inquiry]:
         """Those that are complete or due; they are forgotten here."""
-        done = [i for i in self._open.values() if not i.awaited or now >= i.due]
-        for inquiry in done:
-            del self._open[inquiry.first.key]
+        done, self._complete = self._complete, []
+        while (due := self.next_deadline()) is not None and now >= due:
+            done.append(self._open.pop(next(iter(self._open))))
         return done
 
     def clear(self) -> None:
         """A new epoch."""
         self._open.clear()
+        self._complete.clear()
 
 
 def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:

@@ -140,7 +140,7 @@ def _op_answered(rank: int, fields: Fields) -> FromDaemon:
 
 
 def _flows(entries: list[Any]) -> dict[int, FlowView]:
-    """[[peer, owed, received, unsent, quiet_s], ...]."""
+    """[[peer, owed, received, withheld, quiet_s], ...]."""
     found = {}
     for entry in entries[:MAX_WORLD]:
         if not isinstance(entry, list) or len(entry) != 5:
@@ -148,7 +148,8 @@ def _flows(entries: list[Any]) -> dict[int, FlowView]:
         *numbers, quiet_s = entry
         if not all(type(n) is int for n in numbers) or not isinstance(quiet_s, int | float):
             raise FrameError("op_answer: a flow is four whole numbers and a time")
-        found[numbers[0]] = FlowView(*numbers[1:], quiet_s=float(quiet_s))
+        peer, owed, received, withheld = numbers
+        found[peer] = FlowView(owed, received, withheld, float(quiet_s))
     return found
 
 

@@ -370,6 +370,10 @@ class Membership:
     # Operations
 
     def _op_failed(self, event: OpFailed, now: float) -> list[Instruction]:
+        members = set(event.members)
+        known = event.rank in members and max(members) < self.world_size
+        if not known or len(members) < len(event.members):
+            return self._drop(event.rank, "it reports on a group that can't be its own")
         op = event.key
         if event.epoch != self.epoch or op in self._failed_ops:
             return []
@@ -382,8 +386,9 @@ class Membership:
                 return [asked]
         error = dict(event.error)
         fields = error.get("fields")
-        number = {"verdict": self._number()}
-        error["fields"] = {**fields, **number} if isinstance(fields, dict) else number
+        fields = fields if isinstance(fields, dict) else {}
+        # One that quotes an earlier operation's is that verdict.
+        error["fields"] = {**fields, "verdict": fields.get("verdict") or self._number()}
         return self._sentence(event, error)
 
     def _end_inquiries(self, now: float) -> list[Instruction]:

@@ -7,6 +7,7 @@ not answer, or, where everybody waits for somebody, the link on which nothing mo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,16 +36,18 @@ MAX_FRAMES = 3
 class FlowView:
     """What one rank knows of its traffic with one peer in an operation.
 
+    What is owed or withheld counts each frame as one byte more, as frames may be empty.
+
     Attributes:
         owed_bytes: what the peer still has to send.
         received_bytes: what came from it.
-        unsent_bytes: what we have not been able to send to it, or it has not acknowledged.
+        withheld_bytes: what we can't give it yet, since it depends on what has not come here.
         quiet_s: for how long nothing came from it in this operation.
     """
 
     owed_bytes: int = 0
     received_bytes: int = 0
-    unsent_bytes: int = 0
+    withheld_bytes: int = 0
     quiet_s: float = 0.0
 
 
@@ -104,12 +107,16 @@ def judge(answers: Mapping[int, Answer], members: Collection[int], seq: int) -> 
     roots = _roots(answers, members)
     if roots:  # then others that are missing too are named as well, waited for or not
         mute = tuple(rank for rank in sorted(members) if rank not in answers)
-        absent = tuple(r for r in sorted(answers) if answers[r].state == "absent")
+        absent = tuple(r for r in sorted(members) if r in answers and _is_absent(answers[r]))
         return _of_ranks(answers, mute, absent, seq)
     late = _late(answers)
     if late:
         return _entered_late(answers, late)
     return _of_links(answers)
+
+
+def _is_absent(answer: Answer) -> bool:
+    return answer.state == "absent"
 
 
 def _roots(answers: Mapping[int, Answer], members: Collection[int]) -> tuple[int, ...]:
@@ -123,7 +130,7 @@ def _roots(answers: Mapping[int, Answer], members: Collection[int]) -> tuple[int
             continue
         seen.add(rank)
         answer = answers.get(rank)
-        if answer is None or answer.state == "absent":
+        if answer is None or _is_absent(answer):
             found.add(rank)
         elif answer.state == "waiting":
             left.extend(answer.waiting_on)
@@ -190,24 +197,16 @@ def _entered_late(answers: Mapping[int, Answer], late: tuple[int, ...]) -> Verdi
 
 
 def _of_links(answers: Mapping[int, Answer]) -> Verdict:
-    """Everybody has entered and waits for somebody: the link that is furthest behind."""
+    """All have entered: of the links that lack what they were given, the one furthest behind."""
     edges = [
         (_is_moving(view), view.received_bytes, peer, rank)
         for rank, answer in answers.items()
         if answer.state == "waiting"
         for peer, view in answer.flows.items()
-        if view.owed_bytes and _did_its_part(answers, peer, rank)
+        if view.owed_bytes > _withheld_bytes(answers.get(peer), rank)
     ]
     if not edges:
-        waiting = sorted(r for r, a in answers.items() if a.state == "waiting")
-        return Verdict(
-            case="unknown",
-            culprits=(),
-            link=None,
-            text=f"all ranks entered it and none is seen to hold it up ({ranks_text(waiting)} "
-            "still wait)",
-            advice="Compare the flight recorders (ringd dump, ringd explain)",
-        )
+        return _unknown([a for _, a in sorted(answers.items()) if a.state == "waiting"])
     moving, received, sender, receiver = min(edges)
     elapsed_s = max(answers[receiver].entered_s, 1e-3)
     if moving:
@@ -230,19 +229,24 @@ def _of_links(answers: Mapping[int, Answer]) -> Verdict:
     )
 
 
+def _unknown(waiting: list[Answer]) -> Verdict:
+    who = ranks_text([a.rank for a in waiting])
+    text = f"all ranks entered it and none is seen to hold it up; what {who} waited for may have "
+    text += "come just after the end"
+    advice = "Compare the flight recorders (ringd dump, ringd explain)"
+    return Verdict(case="unknown", culprits=(), link=None, text=text, advice=advice)
+
+
 def _is_moving(view: FlowView) -> bool:
-    return view.quiet_s < QUIET_S
+    return view.received_bytes > 0 and view.quiet_s < QUIET_S
 
 
-def _did_its_part(answers: Mapping[int, Answer], sender: int, receiver: int) -> bool:
-    """Whether ``sender`` has given the link what ``receiver`` waits for."""
-    answer = answers.get(sender)
-    if answer is None:
-        return False
-    if answer.state == "done":
-        return True
+def _withheld_bytes(answer: Answer | None, receiver: int) -> float:
+    """How much of what ``receiver`` is owed its sender, who answers, can't give to any link."""
+    if answer is None or answer.state in ("failed", "absent"):
+        return math.inf
     view = answer.flows.get(receiver)
-    return view is not None and view.unsent_bytes > 0
+    return 0 if answer.state == "done" or view is None else view.withheld_bytes
 
 
 def ranks_text(ranks: Collection[int]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ringd.daemon.mesh import Place
 from ringd.daemon.node import Node
-from ringd.daemon.trainer_state import TrainerState
+from ringd.daemon.trainer_state import State, TrainerState
 from ringd.engine.engine import EngineOptions, Local
 from ringd.errors import RingdError
 from ringd.rendezvous.service import RendezvousService
@@ -44,12 +44,18 @@ def host(rank: int) -> str:
 
 
 class SimTrainer:
-    """A trainer that calls its node directly; its memory is its own."""
+    """A trainer that calls its node directly; its memory is its own.
+
+    Attributes:
+        state, stack: what ``inspect`` finds; who sets "stopped" makes no calls meanwhile.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node = node
         self.pid = 1000 + node.rank
         self.epoch = 0
+        self.state: State = "running"
+        self.stack: tuple[str, ...] = ("train.py:1 in main",)
         self._welcome: asyncio.Future[int] | None = None
 
     async def attach(self, timeout_s: float) -> None:
@@ -89,7 +95,8 @@ class SimTrainer:
 
     def inspect(self, callback: Callable[[TrainerState], None]) -> None:
         """Called by the node: what a debugger would see."""
-        callback(TrainerState(self.pid, "running", ("train.py:1 in main",)))
+        stack = () if self.state == "stopped" else self.stack
+        callback(TrainerState(self.pid, self.state, stack))
 
     def goodbye(self) -> None:
         """Leave in order."""
@@ -163,9 +170,13 @@ class Cluster:
             log=self._log,
         )
 
+    async def stop_rendezvous(self) -> None:
+        """Only the rendezvous ends; the daemons see that."""
+        if self._service is not None:
+            await self._service.stop()
+
     async def stop(self) -> None:
         """End all in order."""
         for node in self.nodes:
             await node.stop()
-        if self._service is not None:
-            await self._service.stop()
+        await self.stop_rendezvous()

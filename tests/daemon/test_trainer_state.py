@@ -18,6 +18,7 @@ from typing import IO
 
 import pytest
 
+from ringd.daemon import trainer_state
 from ringd.daemon.trainer_state import (
     MAX_FRAMES,
     Inspector,
@@ -314,6 +315,7 @@ async def test_other_threads_that_work_are_not_shown_and_not_harmed(
     for _ in range(20):
         seen = await look(at)
         assert seen.stack[0].endswith(" in main")
+        assert b" in work" not in os.pread(program.fd, 1 << 20, 0), "to read it would be a race"
     assert program.process.poll() is None
     at.close()
 
@@ -436,6 +438,22 @@ async def test_a_system_call_is_taken_up_again(start: Callable[[str], Program]) 
     program.stdin.write(b"at last")
     program.stdin.flush()
     assert await asyncio.to_thread(program.process.wait, 10) == 7
+    at.close()
+
+
+async def test_an_older_kernel_signals_the_process_and_so_its_main_thread(
+    start: Callable[[str], Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer_state, "_TO_THE_MAIN_THREAD", 1 << 30)  # refused: unknown
+    program = start("""
+        def main():
+            time.sleep(600)
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        ready()
+        main()
+    """)
+    at = inspector(program)
+    await stack_with(at, "main", "sleeping")
     at.close()
 
 

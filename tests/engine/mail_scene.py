@@ -163,6 +163,6 @@ class MailScene(Scene):
     def uses_no_region(self, rank: int) -> bool:
         """No link of ``rank`` holds on to the memory of a send or a receive."""
         links = self.engine(rank).links.values()
-        held = [what for link in links for _, what in link._unacked]
+        held = [sent.holder for link in links for sent in link._unacked]
         landing = [getattr(link._landing, "op", None) for link in links]
         return not any(isinstance(what, Post) for what in [*held, *landing])

@@ -46,7 +46,9 @@ def test_a_timeout_says_op_seq_peer_bytes_and_time() -> None:
             assert (fields["bytes_done"], fields["bytes_total"]) == (20, 40)
             assert 2.0 - MS <= fields["elapsed_s"] <= 2.0 + TICK_S + VERDICT_S
             text = str(one.error)
-            assert text.startswith("all_reduce (operation 1, epoch 1) ended at its deadline of 2 s:")
+            assert text.startswith(
+                "all_reduce (operation 1, epoch 1) ended at its deadline of 2 s:"
+            )
             assert "rank 2 never entered it; the trainer of rank 2 (process 1002) is in" in text
             assert fields["stacks"] == {"2": ["train.py:1 in main"]}
             assert f"Rank {fields['rank']} had 20 of 40 bytes after 2.0" in text

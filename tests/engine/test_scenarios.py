@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ringd.sim.faults import JUDGED
 from ringd.sim.scenario import Scenario
 
 SAMPLE = range(1000, 1060)
@@ -22,7 +23,16 @@ def test_many_jobs_drawn_from_seeds_end_as_they_may(start: int) -> None:
         Scenario(seed).run()
 
 
-@pytest.mark.parametrize("fault", ["none", "crash", "stall"])
+@pytest.mark.parametrize("fault", sorted(JUDGED))
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_the_verdicts_of_a_job_with_a_fault_name_who_or_what_is_to_blame(
+    n: int, fault: str
+) -> None:
+    failed = sum(Scenario(seed, n=n, fault=fault).run().failed for seed in range(3000, 3005))
+    assert failed
+
+
+@pytest.mark.parametrize("fault", ["none", "crash", "stall", *sorted(JUDGED)])
 def test_the_same_seed_gives_the_same_trace(fault: str) -> None:
     runs = []
     for _ in range(2):

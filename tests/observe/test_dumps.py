@@ -13,7 +13,7 @@ import pytest
 from ringd.errors import InvalidArgumentError
 from ringd.observe.dump_file import write
 from ringd.observe.dumps import read
-from ringd.observe.explain_view import as_data, show
+from ringd.observe.explain_view import show
 from tests.engine.scene import ALL_REDUCE, Scene
 
 
@@ -114,15 +114,18 @@ def test_the_tables_and_the_json_say_the_same(
     assert " ".join(told.split()).endswith(" ".join(data["text"].split()))
 
 
-def test_the_text_of_an_error_is_printed_as_it_is(folder: Path) -> None:
-    """Calls and errors hold brackets, which the tables' markup must not eat."""
+def test_the_text_of_a_call_is_printed_as_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls hold brackets, which the tables' markup must not eat."""
     for path in folder.iterdir():
         document = json.loads(path.read_text())
         for op in document["operations"]:
             op["call"] = f"call [red]{document['rank']}[/] counts=[1, 2]"
             op["digest"] = str(document["rank"])
         path.write_text(json.dumps(document))
-    from ringd.observe.explain import explain
-
-    report = explain(read([folder]))
-    assert "call [red]1[/] counts=[1, 2]" in as_data(report)["text"]
+    monkeypatch.setenv("COLUMNS", "200")
+    show([folder], as_json=False)
+    table, _, text = capsys.readouterr().out.partition("Ranks part")
+    assert "call [red]2[/] counts=[1, 2]" in table
+    assert "rank 2 called call [red]2[/] counts=[1, 2]" in " ".join(text.split())

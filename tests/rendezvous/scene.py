@@ -80,6 +80,9 @@ class Diary:
     ) -> None:
         self._write("abort", epoch, group, lowest, seq, error)
 
+    def on_inquiry(self, inquiry: int, epoch: int, group: int, lowest: int, seq: int) -> None:
+        self._write("inquiry", inquiry, epoch, group, lowest, seq)
+
     def on_dial(self, peer: int) -> None:
         self._write("dial", peer)
 

@@ -18,13 +18,16 @@ from ringd.rendezvous.events import (
     Instruction,
     LinkLost,
     LinkWanted,
+    OpAnswered,
     OpFailed,
     Send,
     Tick,
     TrainerAttached,
     TrainerDetached,
 )
+from ringd.rendezvous.inquiries import INQUIRY_S, MAX_INQUIRIES
 from ringd.rendezvous.membership import MAX_FAILED_OPS, Membership
+from ringd.rendezvous.verdicts import Answer
 from ringd.transport.base import Address
 
 
@@ -343,7 +346,7 @@ def test_what_is_said_of_another_epoch_changes_nothing() -> None:
     for event in (
         goodbye(0, epoch=0),
         TrainerDetached(0, "died", "", 2),
-        failed(0, 1, epoch=2),
+        failed(0, 1, epoch=2, members=(0, 1)),
         LinkLost(0, 1, "reset", 2),
     ):
         assert group.say(event) == []
@@ -419,43 +422,145 @@ def test_a_report_about_no_peer_is_not_taken(peer: int) -> None:
 # Operations
 
 
-def test_the_first_error_of_an_operation_is_told_to_all_others() -> None:
+MISMATCH = {"code": "mismatch", "message": "differs", "fields": {"op": "barrier"}}
+TIMEOUT = {"code": "timeout", "message": "late", "fields": {"op": "all_reduce", "seq": 4}}
+
+
+def aborts(out: list[Instruction]) -> list[dict[str, Any]]:
+    """What is said of operations that ended; always to everybody."""
+    return [dict(send.fields) for send in sends(out, "abort")]
+
+
+def waiting(rank: int, *on: int) -> Answer:
+    return Answer(rank, "waiting", entered_s=1.0, waiting_on=on)
+
+
+def test_an_error_that_needs_no_question_is_told_to_all_at_once_with_its_number() -> None:
     group = running(3)
-    error = {"code": "timeout", "message": "late"}
+    error = {**MISMATCH, "fields": {"op": "barrier", "verdict": "1.1"}}
     fields = {"epoch": 1, "group": 0, "lowest": 0, "seq": 4, "error": error}
-    assert group.say(failed(1, 4, error=error)) == [Send((0, 2), "abort", fields)]
+    assert group.say(failed(1, 4, error=MISMATCH)) == [Send((0, 1, 2), "abort", fields)]
     assert group.say(failed(0, 4, error={"code": "other"})) == []
-    assert sends(group.say(failed(0, 4, group=1, error=error)), "abort")
-    assert sends(group.say(failed(0, 5, error=error)), "abort")
+    again = (failed(0, 4, group=1, error=MISMATCH), failed(0, 5, error=MISMATCH))
+    numbers = [aborts(group.say(event))[0]["error"]["fields"]["verdict"] for event in again]
+    assert numbers == ["1.2", "1.3"]
+
+
+def test_an_error_that_quotes_a_verdict_keeps_its_number() -> None:
+    group = running(3)
+    quoting = {**MISMATCH, "fields": {"seq": 3, "verdict": "1.9"}}
+    (told,) = aborts(group.say(failed(1, 4, error=quoting)))
+    assert told["error"] == quoting
+
+
+@pytest.mark.parametrize("fields", [None, "text", 7])
+def test_an_error_without_fields_gets_its_number_too(fields: Any) -> None:
+    group = running(3)
+    (told,) = aborts(group.say(failed(0, 4, error={"code": "mismatch", "fields": fields})))
+    assert told["error"] == {"code": "mismatch", "fields": {"verdict": "1.1"}}
+
+
+def test_of_a_timeout_all_members_are_asked_and_everybody_hears_one_verdict() -> None:
+    group = running(4)
+    question = {"inquiry": 1, "epoch": 1, "group": 3, "lowest": 0, "seq": 4}
+    report = failed(1, 4, group=3, members=(2, 0, 1), error=TIMEOUT)
+    assert group.say(report) == [Send((2, 0, 1), "inquire", question)]
+    assert group.say(failed(0, 4, group=3, members=(2, 0, 1), error=TIMEOUT)) == []
+    assert group.say(OpAnswered(0, 1, waiting(0, 1)), OpAnswered(1, 1, waiting(1, 2))) == []
+    (told,) = group.say(OpAnswered(2, 1, Answer(2, "absent", trainer="sleeping", next_seq=4)))
+    assert isinstance(told, Send)
+    assert (told.to, told.type) == ((0, 1, 2, 3), "abort")
+    error = told.fields["error"]
+    assert (error["code"], error["fields"]["culprits"]) == ("timeout", [2])
+    assert error["fields"]["verdict"] == "1.1"
+    assert group.say(failed(2, 4, group=3, members=(2, 0, 1), error=TIMEOUT)) == []
+
+
+def test_a_daemon_that_does_not_answer_is_waited_for_no_longer_than_the_limit() -> None:
+    group = running(3)
+    began = group.now
+    group.say(failed(1, 4, error=TIMEOUT))
+    assert group.membership.next_deadline() == began + INQUIRY_S
+    group.say(OpAnswered(0, 1, waiting(0, 2)), OpAnswered(1, 1, waiting(1, 0)))
+    group.now = began + INQUIRY_S - 0.001
+    assert group.say(Tick()) == []
+    group.now = began + INQUIRY_S
+    (told,) = aborts(group.say(Tick()))
+    assert told["error"]["fields"]["culprits"] == [2]
+    assert told["error"]["fields"]["case"] == "daemon does not answer"
+    assert group.say(OpAnswered(2, 1, waiting(2, 1))) == []
+
+
+def test_a_daemon_that_goes_meanwhile_is_not_waited_for() -> None:
+    group = running(3)
+    group.say(failed(1, 4, error=TIMEOUT))
+    group.say(OpAnswered(0, 1, waiting(0, 2)), OpAnswered(1, 1, waiting(1, 0)))
+    out = group.say(DaemonLost(2, "reset"))
+    assert [send.type for send in out if isinstance(send, Send)] == ["lost", "abort", "waiting"]
+    assert aborts(out)[0]["error"]["fields"]["culprits"] == [2]
+
+
+def test_a_question_of_an_epoch_that_is_over_is_forgotten() -> None:
+    group = running(2)
+    group.say(failed(0, 0, members=(0, 1), error=TIMEOUT), goodbye(0), goodbye(1))
+    out = group.attach(0, 1, attempt=2)
+    assert sends(out, "start")
+    assert not sends(out, "abort")
+    assert group.say(OpAnswered(0, 1, waiting(0, 1)), OpAnswered(1, 1, waiting(1, 0))) == []
+    group.now += 1
+    assert group.say(Tick()) == []
+    (question,) = sends(group.say(failed(0, 0, epoch=2, members=(0, 1), error=TIMEOUT)), "inquire")
+    assert question.fields["inquiry"] == 2
+
+
+def test_more_questions_than_the_bound_are_not_asked_and_the_first_view_stands() -> None:
+    group = running(3)
+    for seq in range(MAX_INQUIRIES):
+        assert sends(group.say(failed(0, seq, error=TIMEOUT)), "inquire")
+    (told,) = aborts(group.say(failed(0, MAX_INQUIRIES, error=TIMEOUT)))
+    assert told["error"]["message"] == "late"
+    assert told["error"]["fields"]["verdict"] == "1.1"
+    group.now += INQUIRY_S
+    assert len(aborts(group.say(Tick()))) == MAX_INQUIRIES
+    assert sends(group.say(failed(0, MAX_INQUIRIES + 1, error=TIMEOUT)), "inquire")
 
 
 def test_groups_with_one_number_and_no_common_member_are_told_apart() -> None:
     """Ranks 0, 1 and ranks 2, 3 made a group each: both have number 1."""
     group = running(4)
-    first, second = {"code": "timeout", "message": "a"}, {"code": "timeout", "message": "b"}
-    for rank, peer, lowest, error in ((1, 0, 0, first), (3, 2, 2, second)):
-        fields = {"epoch": 1, "group": 1, "lowest": lowest, "seq": 6, "error": error}
-        others = tuple(r for r in range(4) if r != rank)
-        told = group.say(failed(rank, 6, group=1, lowest=lowest, error=error))
-        assert told == [Send(others, "abort", fields)]
-        assert group.say(failed(peer, 6, group=1, lowest=lowest, error={"code": "late"})) == []
+    for rank, peer, members in ((1, 0, (1, 0)), (3, 2, (2, 3))):
+        report = failed(rank, 6, group=1, members=members, error=MISMATCH)
+        (told,) = aborts(group.say(report))
+        assert (told["group"], told["lowest"], told["seq"]) == (1, min(members), 6)
+        assert group.say(failed(peer, 6, group=1, members=members, error=MISMATCH)) == []
+
+
+@pytest.mark.parametrize("members", [(0, 2), (0, 1, 3), (0, 1, 1)])
+def test_a_report_on_members_that_are_no_group_of_the_reporters_costs_it_its_place(
+    members: tuple[int, ...],
+) -> None:
+    group = running(3)
+    out = group.say(failed(1, 4, members=members, error=TIMEOUT))
+    assert out[0] == Drop(1, "it reports on a group that can't be its own")
+    assert not sends(out, "inquire")
 
 
 def test_the_memory_of_failed_operations_is_bounded() -> None:
     group = running(2)
     for seq in range(MAX_FAILED_OPS):
-        group.say(failed(0, seq))
-    assert group.say(failed(1, 0)) == []
-    group.say(failed(0, MAX_FAILED_OPS))
-    assert sends(group.say(failed(1, 0)), "abort")
-    assert group.say(failed(1, MAX_FAILED_OPS)) == []
+        group.say(failed(0, seq, members=(0, 1)))
+    assert group.say(failed(1, 0, members=(0, 1))) == []
+    group.say(failed(0, MAX_FAILED_OPS, members=(0, 1)))
+    assert sends(group.say(failed(1, 0, members=(0, 1))), "abort")
+    assert group.say(failed(1, MAX_FAILED_OPS, members=(0, 1))) == []
 
 
 def test_a_new_epoch_counts_its_operations_anew() -> None:
     group = running(2)
-    group.say(failed(0, 0), goodbye(0), goodbye(1))
+    group.say(failed(0, 0, members=(0, 1)), goodbye(0), goodbye(1))
     group.attach(0, 1, attempt=2)
-    assert sends(group.say(failed(0, 0, epoch=2)), "abort")
+    (told,) = aborts(group.say(failed(0, 0, epoch=2, members=(0, 1))))
+    assert told["error"]["fields"]["verdict"] == "2.2", "numbers are never used twice"
 
 
 # Silence
@@ -480,7 +585,7 @@ def test_a_silent_daemon_is_dropped_at_its_limit_and_not_before() -> None:
 def test_whatever_a_daemon_says_is_a_sign_of_its_life() -> None:
     group = running(1)
     group.now += 2
-    group.say(failed(0, 0))
+    group.say(failed(0, 0, members=(0,)))
     assert group.membership.next_deadline() == 105.0
 
 

@@ -234,16 +234,16 @@ def test_a_start_that_crosses_giving_up_is_not_for_the_next_trainer(
 # What is passed on
 
 
-def test_an_error_goes_to_all_others_once(play: Play) -> None:
+def test_an_error_goes_to_all_once_the_reporter_among_them(play: Play) -> None:
     async def act(scene: Scene) -> None:
         members = await scene.running()
-        error = {"code": "timeout", "message": "late", "fields": {"rank": 1}}
+        error = {"code": "mismatch", "message": "differs", "fields": {"op": "barrier"}}
         for seq in (9, 9, 10):
-            members[1].agent.op_failed(1, 0, 0, seq, error)
-        for rank in (0, 2):
-            await members[rank].diary.wrote("abort", 1, 0, 0, 10, error)
-            assert len(members[rank].diary.of("abort")) == 2
-        assert members[1].diary.of("abort") == []
+            members[1].agent.op_failed(1, 0, [0, 1, 2], seq, error)
+        for member in members:
+            fields = {"op": "barrier", "verdict": "1.2"}
+            await member.diary.wrote("abort", 1, 0, 0, 10, {**error, "fields": fields})
+            assert len(member.diary.of("abort")) == 2
 
     play(act, 3)
 
@@ -251,14 +251,53 @@ def test_an_error_goes_to_all_others_once(play: Play) -> None:
 def test_errors_of_two_groups_with_one_number_both_arrive(play: Play) -> None:
     async def act(scene: Scene) -> None:
         members = await scene.running()
-        errors = [{"code": "timeout", "message": f"late on rank {rank}"} for rank in range(4)]
-        for rank, lowest in ((1, 0), (3, 2)):
-            members[rank].agent.op_failed(1, 1, lowest, 6, errors[rank])
-        for rank in (0, 2):
-            await members[rank].diary.wrote("abort", 1, 1, 0, 6, errors[1])
-            await members[rank].diary.wrote("abort", 1, 1, 2, 6, errors[3])
+        for rank, group in ((1, [0, 1]), (3, [3, 2])):
+            error = {"code": "mismatch", "message": f"differs on rank {rank}"}
+            members[rank].agent.op_failed(1, 1, group, 6, error)
+        for member in members:
+            await member.diary.heard("abort", 2)
+            heard = {(entry[2], entry[4]["message"]) for entry in member.diary.of("abort")}
+            assert heard == {(0, "differs on rank 1"), (2, "differs on rank 3")}
 
     play(act, 4)
+
+
+def test_a_timeout_is_asked_about_and_all_hear_the_verdict_that_the_answers_give(
+    play: Play,
+) -> None:
+    async def act(scene: Scene) -> None:
+        members = await scene.running()
+        error = {"code": "timeout", "message": "late", "fields": {"op": "barrier"}}
+        for rank in (1, 0):
+            members[rank].agent.op_failed(1, 0, [0, 1, 2], 9, error)
+        for rank, member in enumerate(members):
+            await member.diary.wrote("inquiry", 1, 1, 0, 0, 9)
+            member.agent.op_answer(1, answer(state="absent" if rank == 2 else "waiting", on=2))
+        for member in members:
+            epoch, group, lowest, seq, verdict = await member.diary.heard("abort")
+            assert (epoch, group, lowest, seq) == (1, 0, 0, 9)
+            assert verdict["fields"]["culprits"] == [2]
+            assert verdict["fields"]["stacks"] == {"2": ["train.py:7 in step"]}
+            assert verdict["fields"]["verdict"] == "1.1"
+            assert len(member.diary.of("inquiry")) == 1
+
+    play(act, 3)
+
+
+def answer(*, state: str, on: int) -> dict[str, Any]:
+    """A daemon's word on an operation, as it travels."""
+    return {
+        "state": state,
+        "entered_s": 1.0,
+        "waiting_on": [on] if state == "waiting" else [],
+        "bytes_done": 0,
+        "bytes_total": 8,
+        "flows": [[on, 8, 0, 0, 1.0]] if state == "waiting" else [],
+        "trainer": "sleeping",
+        "pid": 44,
+        "stack": ["train.py:7 in step"],
+        "next_seq": 9,
+    }
 
 
 def test_the_lower_rank_dials(play: Play) -> None:

@@ -1,0 +1,349 @@
+"""Each fault, at each rank, in each phase of an operation: who is named, when, and what follows.
+
+Calm weather, so that every bound is exact. The phases: the fault strikes before the call, in the
+midst of it, or between a call that completed and the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ringd.engine.endings import ASK_S
+from ringd.engine.endings import VERDICT_S as PATIENCE_S
+from ringd.errors import CollectiveTimeoutError, PeerLostError
+from ringd.rendezvous.inquiries import INQUIRY_S
+from ringd.rendezvous.membership import DEAD_AFTER_S
+from ringd.sim.cluster import SimTrainer
+from ringd.sim.invariants import disagreement, leftovers
+from ringd.transport.memory import Death
+from ringd.vocabulary import OpSpec
+from tests.engine.scene import ALL_REDUCE, DELAY_S, TICK_S, VERDICT_S, Ended, Scene
+
+SIZES = (2, 3, 4, 5)
+PHASES = ("before", "amid", "after")
+DEADLINE_S = 2.0
+HEARTBEAT_S = 1.0
+AMID_S = 0.004
+"""When the fault strikes in the midst of a call: its first segments are under way."""
+LARGE = replace(ALL_REDUCE, shape=(60_000,), algorithm="ring")
+SMALL = replace(ALL_REDUCE, algorithm="exchange")
+ALGORITHMS = ("ring", "tree", "direct", "exchange", "recursive_doubling", "chain")
+
+Strike = Callable[[Scene, int], None]
+
+
+def scene_of(n: int) -> Scene:
+    return Scene(n, pipe_bytes=16 * 1024, segment_bytes=16 * 1024)
+
+
+def each_victim(n: int, play: Callable[[Scene, int], Any]) -> None:
+    """Run ``play`` once for each victim, each in a job of its own."""
+    for victim in range(n):
+        scene = scene_of(n)
+        scene.run(lambda scene=scene, victim=victim: play(scene, victim))  # type: ignore[misc]
+
+
+async def strike_in(
+    phase: str, scene: Scene, victim: int, strike: Strike, spec: OpSpec, timeout_s: float
+) -> tuple[list[asyncio.Future[Ended]], float]:
+    """All ranks call; the fault strikes in its phase. The calls, and when it struck."""
+    if phase == "after":
+        await scene.sum_works()
+    if phase != "amid":
+        strike(scene, victim)
+    struck_at = scene.loop.time()
+    calls = [scene.call(rank, spec, timeout_s=timeout_s) for rank in range(scene.n)]
+    if phase == "amid":
+        await asyncio.sleep(AMID_S)
+        strike(scene, victim)
+        struck_at = scene.loop.time()
+    return calls, struck_at
+
+
+def one_verdict(ended: Sequence[Ended], within_s: float = VERDICT_S) -> dict[str, Any]:
+    """All of these ended at their deadline, with one verdict: its fields."""
+    for one in ended:
+        assert isinstance(one.error, CollectiveTimeoutError), one.error
+        assert DEADLINE_S - 0.001 <= one.took_s <= DEADLINE_S + TICK_S + within_s
+        assert one.error.fields["partial"] is False, one.error
+    errors = [one.error for one in ended if one.error is not None]
+    assert disagreement(errors) is None
+    return errors[0].fields
+
+
+async def goes_on(scene: Scene) -> None:
+    """The next call of the same epoch is an ordinary one, and nothing is left of the last."""
+    await scene.sum_works()
+    await scene.quiet()
+    assert [leftovers(node.engine) for node in scene.cluster.nodes] == [[]] * scene.n
+
+
+async def next_epoch_works(scene: Scene, restarted: int | None) -> None:
+    """All come again, the victim's daemon anew if it crashed, and the next epoch works."""
+    nodes, trainers = scene.cluster.nodes, scene.cluster.trainers
+    for rank, trainer in enumerate(trainers):
+        if rank != restarted:
+            trainer.goodbye()
+    if restarted is not None:
+        nodes[restarted] = scene.cluster.make_node(restarted)
+        await nodes[restarted].start(scene.loop.time() + 30)
+    scene.cluster.trainers = [SimTrainer(node) for node in nodes]
+    await asyncio.gather(*(trainer.attach(30.0) for trainer in scene.cluster.trainers))
+    await goes_on(scene)
+
+
+# Trainers
+
+
+@pytest.mark.parametrize("state", ["running", "stopped"])
+@pytest.mark.parametrize("spec", [SMALL, LARGE])
+@pytest.mark.parametrize("n", SIZES)
+def test_a_trainer_that_never_enters_is_named_with_what_it_does(
+    n: int, spec: OpSpec, state: Any
+) -> None:
+    case = "trainer stopped" if state == "stopped" else "never entered"
+
+    async def play(scene: Scene, victim: int) -> None:
+        await scene.sum_works()
+        scene.trainer(victim).state = state
+        others = [rank for rank in range(n) if rank != victim]
+        calls = [scene.call(rank, spec, timeout_s=DEADLINE_S) for rank in others]
+        fields = one_verdict(await scene.all(calls))
+        assert (fields["case"], fields["culprits"]) == (case, [victim])
+        assert fields["stacks"] == (
+            {} if state == "stopped" else {str(victim): ["train.py:1 in main"]}
+        )
+        scene.trainer(victim).state = "running"
+        late = await scene.call(victim, spec, timeout_s=DEADLINE_S)
+        assert late.took_s == 0
+        assert late.error is not None
+        assert late.error.fields["verdict"] == fields["verdict"]
+        await goes_on(scene)
+
+    each_victim(n, play)
+
+
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_two_trainers_that_never_enter_are_both_named(n: int) -> None:
+    async def play(scene: Scene, victim: int) -> None:
+        absent = sorted({victim, (victim + 1) % n})
+        others = [rank for rank in range(n) if rank not in absent]
+        calls = [scene.call(rank, LARGE, timeout_s=DEADLINE_S) for rank in others]
+        fields = one_verdict(await scene.all(calls))
+        assert (fields["case"], fields["culprits"]) == ("never entered", absent)
+
+    each_victim(n, play)
+
+
+# Daemons
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("n", SIZES)
+def test_a_stalled_daemon_is_named_at_the_deadline(n: int, phase: str) -> None:
+    async def play(scene: Scene, victim: int) -> None:
+        def stall(scene: Scene, victim: int) -> None:
+            scene.network.stall(scene.host(victim))
+
+        calls, _ = await strike_in(phase, scene, victim, stall, LARGE, DEADLINE_S)
+        others = [calls[rank] for rank in range(n) if rank != victim]
+        fields = one_verdict(await scene.all(others), within_s=INQUIRY_S + 2 * DELAY_S)
+        assert (fields["case"], fields["culprits"]) == ("daemon does not answer", [victim])
+        scene.network.resume(scene.host(victim))
+        assert (await calls[victim]).code == "timeout"
+        await goes_on(scene)
+
+    each_victim(n, play)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("n", SIZES)
+def test_a_daemon_stalled_for_longer_than_the_limit_is_lost(n: int, phase: str) -> None:
+    async def play(scene: Scene, victim: int) -> None:
+        def stall(scene: Scene, victim: int) -> None:
+            scene.network.stall(scene.host(victim))
+
+        calls, struck_at = await strike_in(phase, scene, victim, stall, LARGE, 60.0)
+        others = await scene.all(calls[rank] for rank in range(n) if rank != victim)
+        all_lost(others, victim, "daemon lost", struck_at, DEAD_AFTER_S + HEARTBEAT_S)
+
+    each_victim(n, play)
+
+
+CRASHES: dict[Death, float] = {
+    "reset": 3 * DELAY_S,
+    "eof": 3 * DELAY_S,
+    "silence": DEAD_AFTER_S + HEARTBEAT_S,
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("how", CRASHES)
+@pytest.mark.parametrize("n", SIZES)
+def test_a_crashed_daemon_is_named_by_all_and_the_next_epoch_works(
+    n: int, how: Death, phase: str
+) -> None:
+    async def play(scene: Scene, victim: int) -> None:
+        def crash(scene: Scene, victim: int) -> None:
+            scene.network.crash(scene.host(victim), how)
+
+        calls, struck_at = await strike_in(phase, scene, victim, crash, LARGE, 60.0)
+        others = await scene.all(calls[rank] for rank in range(n) if rank != victim)
+        all_lost(others, victim, "daemon lost", struck_at, CRASHES[how])
+        await next_epoch_works(scene, restarted=victim)
+
+    each_victim(n, play)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("n", SIZES)
+def test_a_trainer_that_dies_is_named_by_all_and_the_next_epoch_works(n: int, phase: str) -> None:
+    async def play(scene: Scene, victim: int) -> None:
+        def die(scene: Scene, victim: int) -> None:
+            scene.trainer(victim).die()
+
+        calls, struck_at = await strike_in(phase, scene, victim, die, LARGE, 60.0)
+        others = await scene.all(calls[rank] for rank in range(n) if rank != victim)
+        all_lost(others, victim, "trainer died", struck_at, 3 * DELAY_S)
+        await next_epoch_works(scene, restarted=None)
+
+    each_victim(n, play)
+
+
+def all_lost(
+    ended: Sequence[Ended], victim: int, case: str, struck_at: float, within_s: float
+) -> None:
+    errors = [one.error for one in ended if one.error is not None]
+    assert len(errors) == len(ended)
+    for one in ended:
+        assert isinstance(one.error, PeerLostError), one.error
+        assert (one.error.fields["rank"], one.error.fields["culprits"]) == (victim, [victim])
+        assert one.error.fields["case"] == case
+        assert not one.error.fields["partial"]
+        assert one.at - struck_at <= within_s
+    assert disagreement(errors) is None
+    assert len({error.fields["verdict"] for error in errors}) == 1
+
+
+# Links
+
+
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("n", SIZES)
+def test_a_cut_link_is_named_and_no_rank_is_called_absent(
+    n: int, algorithm: str, phase: str, both: bool
+) -> None:
+    spec = replace(LARGE, algorithm=algorithm)
+
+    async def play(scene: Scene, victim: int) -> None:
+        ends = (victim, (victim + 1) % n)
+        source, target = map(scene.host, ends)
+
+        def cut(scene: Scene, victim: int) -> None:
+            scene.network.cut(source, target, both=both)
+
+        calls, _ = await strike_in(phase, scene, victim, cut, spec, DEADLINE_S)
+        failed = [one for one in await scene.all(calls) if one.error is not None]
+        if failed:  # not every algorithm uses every link
+            fields = one_verdict(failed)
+            assert fields["case"] == "link down", fields
+            assert set(fields["link"]) == set(ends)
+            assert fields["culprits"] == fields["link"][:1]
+        scene.network.heal(source, target)
+        await scene.quiet()
+        await goes_on(scene)
+        assert failed or algorithm != "ring" or n == 2
+
+    each_victim(n, play)
+
+
+@pytest.mark.parametrize("phase", ["before", "amid"])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("n", SIZES)
+def test_a_slow_link_is_named_with_its_rate(n: int, algorithm: str, phase: str) -> None:
+    spec = replace(LARGE, algorithm=algorithm, shape=(200_000,))
+
+    async def play(scene: Scene, victim: int) -> None:
+        ends = [victim, (victim + 1) % n]
+        source, target = map(scene.host, ends)
+
+        def slow(scene: Scene, victim: int) -> None:
+            scene.network.delay(source, target, 0.15, both=False)
+
+        calls, _ = await strike_in(phase, scene, victim, slow, spec, DEADLINE_S)
+        failed = [one for one in await scene.all(calls) if one.error is not None]
+        if failed:
+            fields = one_verdict(failed)
+            assert (fields["case"], sorted(fields["link"])) == ("slow link", sorted(ends))
+            assert "MB/s" in str(failed[0].error)
+            assert "raise timeout_s" in str(failed[0].error)
+        scene.network.delay(source, target, 0.0, both=False)
+        await scene.quiet()
+        await goes_on(scene)
+        assert failed or algorithm != "ring"
+
+    each_victim(n, play)
+
+
+# The coordinator
+
+
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_a_rank_without_the_coordinator_names_the_absent_one_too(n: int) -> None:
+    async def play(scene: Scene, victim: int) -> None:
+        for cut_off in (rank for rank in range(n) if rank != victim):
+            scene.network.cut(scene.host(cut_off), "rendezvous")
+            others = [rank for rank in range(n) if rank != victim]
+            calls = {rank: scene.call(rank, LARGE, timeout_s=DEADLINE_S) for rank in others}
+            alone = await calls.pop(cut_off)
+            fields = one_verdict(await scene.all(calls.values()), within_s=INQUIRY_S + 2 * DELAY_S)
+            assert fields["culprits"] == sorted([victim, cut_off])
+            assert alone.error is not None
+            told = alone.error.fields
+            if told["partial"]:
+                assert told["culprits"] == [victim]
+            else:  # it asked its peers, who had the verdict
+                assert told["verdict"] == fields["verdict"]
+            assert alone.took_s <= DEADLINE_S + TICK_S + PATIENCE_S + ASK_S
+            scene.network.heal(scene.host(cut_off), "rendezvous")
+            assert (await scene.call(victim, LARGE)).took_s == 0
+            await goes_on(scene)
+
+    each_victim(n, play)
+
+
+@pytest.mark.parametrize("gone", ["stopped", "silent"])
+@pytest.mark.parametrize("spec", [SMALL, LARGE])
+@pytest.mark.parametrize("n", SIZES)
+def test_without_a_coordinator_every_rank_names_the_absent_one_from_its_own_view(
+    n: int, spec: OpSpec, gone: str
+) -> None:
+    async def play(scene: Scene, victim: int) -> None:
+        if gone == "stopped":
+            await scene.cluster.stop_rendezvous()
+            await scene.quiet()
+        else:
+            for rank in range(n):
+                scene.network.cut(scene.host(rank), "rendezvous")
+        others = [rank for rank in range(n) if rank != victim]
+        calls = [scene.call(rank, spec, timeout_s=DEADLINE_S) for rank in others]
+        for one in await scene.all(calls):
+            assert isinstance(one.error, CollectiveTimeoutError)
+            assert one.error.fields["partial"] is True
+            assert one.error.fields["culprits"] == [victim], one.error
+            assert one.took_s <= DEADLINE_S + 0.25
+        await asyncio.sleep(2 * DELAY_S)
+        late = await scene.call(victim, spec)
+        assert (late.code, late.took_s) == ("timeout", 0)
+        for rank in range(n):
+            scene.network.heal(scene.host(rank), "rendezvous")
+        await goes_on(scene)
+
+    each_victim(n, play)
