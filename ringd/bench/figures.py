@@ -57,7 +57,9 @@ class Samples:
 
     def add(self, answers: Sequence[dict[str, Any]]) -> None:
         """One round, as all ranks tell it."""
-        self.times_us += [max(times) for times in zip(*(a["times_us"] for a in answers), strict=True)]
+        self.times_us += [
+            max(times) for times in zip(*(a["times_us"] for a in answers), strict=True)
+        ]
         self.ok = self.ok and all(a["ok"] for a in answers)
         self.rounds += 1
         sent = [a["frames"] for a in answers]
@@ -107,9 +109,7 @@ def _schedule(case: Case) -> dict[str, Any]:
     """What "auto" is here, and its steps; of others we do not know them."""
     if case.impl != "ringd":
         return {"resolved": None, "steps": None}
-    resolved = ops.resolve(
-        case.op, case.algorithm, count=case.count, dtype=case.dtype, n=case.n
-    )
+    resolved = ops.resolve(case.op, case.algorithm, count=case.count, dtype=case.dtype, n=case.n)
     return {"resolved": resolved, "steps": ops.steps(case.op, resolved, case.n)}
 
 
