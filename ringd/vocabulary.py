@@ -131,6 +131,8 @@ DETERMINISTIC_ALGORITHMS: tuple[str, ...] = ("auto", "direct", "exchange", "chai
 """With these the reduction is the left fold in rank order."""
 REDUCING: frozenset[str] = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 ROOTED: frozenset[str] = frozenset({"broadcast", "reduce", "gather", "scatter"})
+MAY_RETURN_EARLY: frozenset[str] = ROOTED | {"all_to_all", "new_group"}
+"""Where a rank may be through before it can know that another one called something else."""
 IN_PARTS: frozenset[str] = frozenset({"all_gather", "reduce_scatter", "gather", "scatter"})
 """Where each rank has a part of the whole; the parts may be uneven."""
 

@@ -41,7 +41,7 @@ class Matrix:
     def blocks(self, n: int) -> Iterator[list[Case]]:
         """The rows that are compared with each other: of one op, world size and size."""
         for op in self.ops:
-            for size in self.sizes_bytes if OPS[op].bus_factor else [0]:
+            for size in self.sizes_bytes if OPS[op].has_size else [0]:
                 yield list(self._cases(op, n, size))
 
     def _cases(self, op: str, n: int, size: int) -> Iterator[Case]:
@@ -50,7 +50,7 @@ class Matrix:
             if gloo_has(op, self.dtype):
                 yield Case(peer, op, n, size, self.dtype, "default", "ordinary", itemsize)
         for algorithm in self.algorithms:
-            for place in self.memory if size else ["ordinary"]:
+            for place in self.memory if OPS[op].has_size else ["ordinary"]:
                 yield Case("ringd", op, n, size, self.dtype, algorithm, place, itemsize)
 
 

@@ -15,7 +15,7 @@ from ringd.config.values import format_size
 MIN_WIDTH = 132
 """A table that goes to a file or a pipe is not folded to 80 columns."""
 FIGURES = (
-    "min µs", "median µs", "p99 µs", "algbw", "busbw", "ratio min", "ratio med", "steps", "frames",
+    "min µs", "median µs", "p99 µs", "algbw", "busbw", "ratio\nmin", "ratio\nmed", "steps", "frames",
     "ok",
 )  # fmt: skip
 CAPTION = """\
@@ -56,7 +56,9 @@ def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
         caption_justify="left",
     )
     for name in ("n", "size", "impl", "algorithm", "memory"):
-        table.add_column(name, justify="right" if name in ("n", "size") else "left")
+        table.add_column(
+            name, justify="right" if name in ("n", "size") else "left", no_wrap=name == "algorithm"
+        )
     for name in FIGURES:
         table.add_column(name, justify="right")
     last = None

@@ -1,4 +1,4 @@
-"""What is verified: every collective × dtype × reduce op, and the forms that calls take. Pure data."""
+"""What is verified: every collective × dtype × reduce op, and each form of call. Pure data."""
 
 from __future__ import annotations
 
@@ -139,7 +139,12 @@ def _plain(collective: str, n: int) -> Iterator[Case]:
             turn = i + (REDUCE_OPS.index(op) if op else 0)
             algorithm = names[turn % len(names)]
             yield Case(
-                collective, dtype, op, algorithm, _size(collective, SMALL, n), _root(collective, i, n)
+                collective,
+                dtype,
+                op,
+                algorithm,
+                _size(collective, SMALL, n),
+                _root(collective, i, n),
             )
 
 
@@ -154,27 +159,28 @@ def _large(collective: str, n: int) -> Iterator[Case]:
 
 def _forms(n: int) -> Iterator[Case]:
     """One form after the other."""
-    for collective in COLLECTIVES:
-        if collective in REDUCING:
-            for algorithm in algorithms(collective):
-                if algorithm in DETERMINISTIC_ALGORITHMS:
-                    yield _call(collective, n, LARGE, ORDERED, algorithm)
+    for collective, algorithm in _pairs(REDUCING):
+        if algorithm in DETERMINISTIC_ALGORITHMS:
+            yield _call(collective, n, LARGE, ORDERED, algorithm)
     for form, size in ((UNEVEN, LARGE), (LISTS, SMALL)):
-        for collective in COLLECTIVES:
-            if collective in IN_PARTS or collective == "all_to_all":
-                for algorithm in algorithms(collective):
-                    yield _call(collective, n, size, form, algorithm)
+        for collective, algorithm in _pairs(IN_PARTS | {"all_to_all"}):
+            yield _call(collective, n, size, form, algorithm)
     for collective in FUSED:
         yield _call(collective, n, SMALL, COALESCED)
     for collective in COLLECTIVES:
-        yield _call(collective, n, SMALL, GROUPS)
-        yield _call(collective, n, LARGE, GROUPS)
+        for size in (SMALL, LARGE):
+            yield _call(collective, n, size, GROUPS)
     for form in (GROUPS, ANY_SOURCE, BATCHED):
-        yield Case(MESSAGES, "float32", "", "", SMALL, form=form)
-        yield Case(MESSAGES, "float32", "", "", LARGE, form=form)
+        for size in (SMALL, LARGE):
+            yield Case(MESSAGES, "float32", "", "", size, form=form)
     for collective in OBJECT_CALLS:
         for size_bytes in (100, 100_000):
             yield Case(collective, "", "", "", size_bytes, _root(collective, 1, n), OBJECTS)
+
+
+def _pairs(collectives: frozenset[str]) -> list[tuple[str, str]]:
+    """Each of them with each of its algorithms."""
+    return [(c, a) for c in COLLECTIVES if c in collectives for a in algorithms(c)]
 
 
 def _call(collective: str, n: int, size: int, form: str, algorithm: str = "auto") -> Case:

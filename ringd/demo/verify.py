@@ -1,4 +1,4 @@
-"""Part 1: each collective × dtype × reduce op against gloo, or its definition, on the same input."""
+"""Part 1: each collective × dtype × reduce op, against gloo or its definition on the same input."""
 
 from __future__ import annotations
 

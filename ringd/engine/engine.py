@@ -35,8 +35,8 @@ from ringd.errors import (
 )
 from ringd.schedules.select import Thresholds
 from ringd.vocabulary import (
+    MAY_RETURN_EARLY,
     POINT_TO_POINT,
-    ROOTED,
     Collective,
     OpSpec,
     check_spec,
@@ -451,7 +451,7 @@ class Engine:
         self.live.pop(op, None)
         if error is None:
             self.completed += 1
-            if op.spec.collective in ROOTED:
+            if op.spec.collective in MAY_RETURN_EARLY:
                 op.group.note_return(op.seq, op.spec)
         self._surroundings.op_ended(op, error)
 

@@ -54,6 +54,12 @@ def until(condition: Callable[[], T], what: str, within_s: float = PATIENCE_S) -
     return value
 
 
+def nothing_is_wrong(results: Sequence[dict[str, Any]]) -> None:
+    """No rank has noted anything that is ``wrong``."""
+    wrong = [f"rank {rank}: {text}" for rank, told in enumerate(results) for text in told["wrong"]]
+    assert not wrong, "\n".join(wrong)
+
+
 # ---------------------------------------------------------------- processes
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import msgpack
 
 from tests.wire.foreign import moves
-from tests.wire.foreign.frames import ACK_NOW, CREDIT, DATA, ENVELOPE, PATIENCE_S, Frame
+from tests.wire.foreign.frames import ACK_NOW, CREDIT, DATA, ENVELOPE, PATIENCE_S, Failed, Frame
 from tests.wire.foreign.moves import ELEMENT, Plan, Region, segments
-from tests.wire.foreign.rank import EAGER_BYTES, Failed, Group
+from tests.wire.foreign.rank import EAGER_BYTES, Group
 
 
 class Call:
@@ -97,14 +97,13 @@ class Call:
                 self.last_number = number
 
     def _next(self) -> None:
-        """Take one frame of this operation, or wait for what comes."""
-        frames = self.me.frames[self.op]
+        """Wait for what is next: a frame of this operation, its failure, or its end."""
+        frames, failures = self.me.frames[self.op], self.me.failures
+        self.me.until(lambda: bool(frames) or self.op in failures or self._complete())
         if frames:
             self._take(frames.popleft())
-        elif self.op in self.me.failures:
-            raise Failed(self.me.failures[self.op])
-        else:
-            self.me.turn()
+        elif self.op in failures:
+            raise Failed(failures[self.op])
 
     def _take(self, frame: Frame) -> None:
         fields = frame.header[2:]

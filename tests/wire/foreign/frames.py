@@ -1,4 +1,4 @@
-"""Frames on a blocking socket, and the handshake that opens it: docs/wire-protocol.md, first half."""
+"""Frames on a blocking socket, and the handshake that opens it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,14 @@ class Refused(Exception):
     def __init__(self, fields: dict[str, str]) -> None:
         super().__init__(fields["text"])
         self.code = fields["code"]
+
+
+class Failed(Exception):
+    """An operation or a message ended with an error, as it travels."""
+
+    def __init__(self, error: dict[str, Any]) -> None:
+        super().__init__(error["message"])
+        self.code = error["code"]
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tests.wire.foreign.frames import (
     REVOKE,
     TAKE,
     TAKEN,
+    Failed,
     Frame,
 )
 from tests.wire.foreign.moves import ELEMENT, SEGMENT_BYTES
@@ -123,8 +124,6 @@ class Mail:
         self._check(lane, number, by_sender=by_sender)
 
     def _check(self, lane: Lane, number: int, *, by_sender: bool) -> None:
-        from tests.wire.foreign.rank import Failed
-
         if (number, by_sender) in lane.revoked:
             raise Failed(lane.revoked[number, by_sender])
 

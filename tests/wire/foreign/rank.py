@@ -1,4 +1,4 @@
-"""A rank of a group: its control connection, its links, its groups, and what comes on all of them."""
+"""A rank: its control connection, its links, its groups, and what comes on all of them."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.wire.foreign.frames import (
     IDLE,
     LEFT,
     MESSAGE,
+    PATIENCE_S,
     Frame,
     Party,
     Wire,
@@ -34,14 +35,6 @@ EAGER_BYTES = 64 * 1024
 
 Op = tuple[int, int, int]
 """Group number, epoch, seq."""
-
-
-class Failed(Exception):
-    """An operation or a message ended with an error, as it travels."""
-
-    def __init__(self, error: dict[str, Any]) -> None:
-        super().__init__(error["message"])
-        self.code = error["code"]
 
 
 class Link:
@@ -101,6 +94,7 @@ class ForeignRank:
         self.started = False
         self.frames: dict[Op, deque[Frame]] = defaultdict(deque)
         self.failures: dict[Op, dict[str, Any]] = {}
+        self.status: dict[str, Any] | None = None
         self.answers_idle = BUSY
         self.accepted: list[int] = []
         """Who dialled, in order."""
@@ -156,6 +150,12 @@ class ForeignRank:
             self.until(lambda: peer in self.links)
         return self.links[peer]
 
+    def hear_from_all(self) -> None:
+        """Ask for the group's state: all ranks have heard what was told before."""
+        self.status = None
+        self._tell("status", request=1)
+        self.until(lambda: self.status is not None)
+
     def fail(self, group: Group, op: Op, code: str, message: str) -> None:
         """An operation failed here: tell everybody."""
         number, epoch, seq = op
@@ -170,8 +170,15 @@ class ForeignRank:
     # What comes
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Take what comes until this holds."""
+        """Take what comes until this holds.
+
+        Raises:
+            TimeoutError: it does not for so long that it never will.
+        """
+        deadline = time.monotonic() + PATIENCE_S
         while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError("the foreign rank waits in vain")
             self.turn()
 
     def turn(self) -> None:
@@ -200,6 +207,8 @@ class ForeignRank:
             self.groups = {0: Group(self, 0, list(range(self.n_ranks)))}
         elif said["type"] == "report":
             self._tell("state", request=said["request"], state={})
+        elif said["type"] == "status":
+            self.status = said["status"]
         elif said["type"] == "abort":
             self._abort((said["group"], said["epoch"], said["seq"]), said["lowest"], said["error"])
 
