@@ -15,8 +15,8 @@ from ringd.config.values import format_size
 MIN_WIDTH = 132
 """A table that goes to a file or a pipe is not folded to 80 columns."""
 FIGURES = (
-    "min µs", "median µs", "p99 µs", "algbw", "busbw", "ratio\nmin", "ratio\nmed", "steps", "frames",
-    "ok",
+    "min µs", "median µs", "p99 µs", "algbw", "busbw", "ratio\nmin", "ratio\nmed", "steps",
+    "frames", "ok",
 )  # fmt: skip
 CAPTION = """\
 size: of the larger one of a rank's tensors (all N parts), as in nccl-tests; so is busbw

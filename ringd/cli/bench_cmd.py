@@ -63,7 +63,8 @@ def bench(
     """Measure operations, ringd and its peers in turn, results checked."""
     options.settings_from(ctx)
 
-    from ringd.bench.main import Matrix, run
+    from ringd.bench.main import run
+    from ringd.bench.matrix import Matrix
     from ringd.vocabulary import DTYPES
 
     _known("--dtype", [dtype], DTYPES)

@@ -33,7 +33,7 @@ FUSED = ("all_reduce", "reduce", "reduce_scatter", "all_gather", "broadcast")
 
 ORDERED = "deterministic"
 UNEVEN = "uneven parts"
-LISTS = "lists of tensors"
+LISTS = "lists"
 COALESCED = "coalesced"
 GROUPS = "sub-groups"
 ANY_SOURCE = "any source"

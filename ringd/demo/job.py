@@ -20,7 +20,7 @@ from ringd.errors import RingdError
 
 START_LIMIT_S = 60.0
 ORDER_LIMIT_S = 60.0
-END_LIMIT_S = 10.0
+END_LIMIT_S = 30.0
 LOG_LINES = 3
 """How much of a failed job's log its error quotes."""
 

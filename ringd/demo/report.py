@@ -136,7 +136,14 @@ def _nearness(row: Row) -> float:
 def verify(rows: Sequence[Row]) -> Group:
     """Part 1, condensed; --json has every case."""
     table = _table(
-        "call", "op", ">cases", ">dtypes", ">algorithms", ">max error", ">tolerance", "same bits"
+        "call",
+        "op",
+        ">cases",
+        ">dtypes",
+        ">algo-\nrithms",
+        ">max\nerror",
+        ">toler-\nance",
+        "same\nbits",
     )
     last, block = "", ""
     for row in condense(rows):
@@ -185,35 +192,38 @@ def failures(rows: Sequence[Row]) -> list[str]:
 
 
 def traffic(rows: Sequence[Row]) -> Group:
-    """Part 2: a line for each call and world size; --json has every rank."""
-    table = _table("call", ">N", "formula", ">gives", ">measured", ">overhead")
-    calls: dict[str, dict[int, list[Row]]] = {}
+    """Part 2: a line for each call, a column for each world size; --json has every rank."""
+    calls: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
-        words = [row["collective"], row["algorithm"]]
-        name = " ".join(words if row["dtype"] == "float32" else [*words, row["dtype"]])
-        calls.setdefault(name, {}).setdefault(row["world_size"], []).append(row)
-    for name, by_world_size in calls.items():
-        for i, (n, ranks) in enumerate(by_world_size.items()):
-            table.add_row("" if i else name, str(n), *_traffic_cells(ranks))
-        table.add_section()
+        name = (
+            row["algorithm"] if row["dtype"] == "float32" else f"{row['algorithm']} {row['dtype']}"
+        )
+        calls.setdefault(row["collective"], {}).setdefault(name, []).append(row)
+    worlds = sorted({row["world_size"] for row in rows})
+    table = _table("call", "formula", *(f">N = {n}" for n in worlds), ">over-\nhead")
+    for collective, by_name in calls.items():
+        table.add_row(f"[bold]{collective}[/]")
+        for name, found in by_name.items():
+            table.add_row(f"  {name}", *_traffic_cells(found, worlds))
     sizes = {row["dtype"]: f"{row['total_bytes']:,} B of {row['dtype']}" for row in rows}
     return _part(
         "2. Bytes on the wire: what a rank sent, by its daemon's accounting",
         table,
         f"T, the tensor or all N parts: {', '.join(sizes.values())}.",
-        "Shown is the rank that sent most; ok: every rank sent exactly its own share.",
+        "Measured at the rank that sent most; ok: every rank sent exactly what its own",
+        "formula gives. K = ⌈log₂N⌉, L = ⌊log₂N⌋, P = 2^L, e = 0 if N = P, else 1.",
         "16-bit sums travel as float32 on a ring, hence 3T(N−1)/N.",
-        "Overhead in bytes, apart: frame headers, fingerprints, credit.",
+        f"Overhead in bytes, apart, N = {worlds[-1]}: frame headers, fingerprints, credit.",
     )
 
 
-def _traffic_cells(ranks: Sequence[Row]) -> list[str]:
+def _traffic_cells(rows: Sequence[Row], worlds: Sequence[int]) -> list[str]:
+    most = {n: [row for row in rows if row["world_size"] == n] for n in worlds}
     return [
-        ranks[0]["formula"],
-        f"{ranks[0]['busiest_bytes']:,.0f}",
-        f"{max(row['measured_bytes'] for row in ranks):,}",
-        f"{max(row['overhead_bytes'] for row in ranks):,}",
-        mark(all(row["ok"] for row in ranks)),
+        rows[0]["formula"],
+        *(f"{max((row['measured_bytes'] for row in most[n]), default=0):,}" for n in worlds),
+        f"{max((row['overhead_bytes'] for row in most[worlds[-1]]), default=0):,}",
+        mark(all(row["ok"] for row in rows)),
     ]
 
 
@@ -221,21 +231,27 @@ def _traffic_cells(ranks: Sequence[Row]) -> list[str]:
 
 
 def timing(rows: Sequence[Row], machine: str) -> Group:
-    """Part 3: a line for each size, a column for each algorithm."""
-    by_size: dict[int, list[Row]] = {}
+    """Part 3: a line for each algorithm, a column for each size."""
+    by_algorithm: dict[str, dict[int, Row]] = {}
     for row in rows:
-        by_size.setdefault(row["bytes"], []).append(row)
-    names = [row["algorithm"] for row in next(iter(by_size.values()))]
-    heads = (f">{name}".replace("_", "\n") for name in names)
-    table = _table(">T", *heads, "auto takes")
-    for size_bytes, found in by_size.items():
-        fastest = min(found, key=lambda row: float(row["median_us"]))
+        by_algorithm.setdefault(row["algorithm"], {})[row["bytes"]] = row
+    sizes = sorted({row["bytes"] for row in rows})
+    fastest = {
+        size: min(found[size]["median_us"] for found in by_algorithm.values()) for size in sizes
+    }
+    table = _table("algorithm", *(f">{format_size(size)}" for size in sizes))
+    for name, found in by_algorithm.items():
         table.add_row(
-            format_size(size_bytes),
-            *(_time(row, row is fastest) for row in found),
-            " and ".join(row["algorithm"] for row in found if row["auto"]),
-            mark(all(row["ok"] for row in found)),
+            name,
+            *(_time(found[size], found[size]["median_us"] == fastest[size]) for size in sizes),
+            mark(all(row["ok"] for row in found.values())),
         )
+    table.add_section()
+    taken = {
+        size: " and ".join(name for name, found in by_algorithm.items() if found[size]["auto"])
+        for size in sizes
+    }
+    table.add_row("auto takes", *taken.values())
     return _part(
         f"3. Timing: all_reduce float32, {rows[0]['world_size']} ranks, µs",
         table,

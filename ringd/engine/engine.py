@@ -338,6 +338,7 @@ class Engine:
 
     def peer_left(self, rank: int, next_seqs: Mapping[int, int]) -> None:
         """A rank said goodbye; in each group it made the calls before ``next_seqs``."""
+        self.groups.rank_left(rank, next_seqs)
         for group in self.groups:
             if rank not in group.ranks:
                 continue

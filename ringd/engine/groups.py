@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ringd.engine import failures
@@ -41,6 +41,7 @@ class Groups:
         self._floor = 1  # the lowest number that may still come to be
         self._proposing = False
         self._past: OrderedDict[int, int] = OrderedDict()
+        self._left: dict[int, Mapping[int, int]] = {}
 
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._by_stream.values()))
@@ -65,6 +66,10 @@ class Groups:
     def next_seqs(self) -> dict[int, int]:
         """By group, freed ones too, the number of the first call that was not made."""
         return {**self._past, **{group.number: group.next_seq for group in self}}
+
+    def rank_left(self, rank: int, next_seqs: Mapping[int, int]) -> None:
+        """A rank said goodbye: it counts for groups that are still being made, too."""
+        self._left[rank] = next_seqs
 
     def choose_by(self, thresholds: Thresholds) -> None:
         """How "auto" chooses, in all groups."""
@@ -107,6 +112,8 @@ class Groups:
         if not self._floor <= number < MAX_NUMBER:
             return CollectiveError(f"a peer proposed {number} as the number of a group")
         group = self._make(number, ranks, epoch)
+        for rank in self._left.keys() & set(ranks):
+            group.left[rank] = self._left[rank].get(number, 0)
         self._by_stream[group.stream] = group
         self._floor = number + 1
         return None
@@ -146,6 +153,7 @@ class Groups:
         self._by_stream = {self.world.stream: self.world}
         self._floor, self._proposing = 1, False
         self._past.clear()
+        self._left.clear()
         self.world.begin_epoch(epoch)
         for group in freed:
             self._engine.leaving.group_freed(group)

@@ -58,6 +58,20 @@ def test_the_first_deadline_to_expire_ends_the_operation_for_all(standing: Stand
     assert [told["value"] for told in group.do(faults.call)] == [3.0] * 3
 
 
+def test_m4_a_rank_that_makes_one_call_less_is_named_with_the_call_it_did_not_make(
+    standing: Standing,
+) -> None:
+    group = standing(2)
+    group.trainer(0).start(faults.call, times=5, timeout_s=1.0, algorithm="exchange")
+    assert group.trainer(1).do(faults.call, times=4, algorithm="exchange")["value"] == 2.0
+    told = group.trainer(0).result()
+    says_all(told, waiting_on=[1], seq=4)  # the fifth: they count from 0
+    assert 0.9 < told["took_s"] < 1.0 + SLACK_S
+    late = group.trainer(1).do(faults.call, algorithm="exchange")
+    assert late["error"] == "CollectiveTimeoutError"
+    assert [told["value"] for told in group.do(faults.call)] == [2.0] * 2
+
+
 def test_recv_timeout_ends_an_operation_whose_peer_is_silent_long_before_its_deadline(
     standing: Standing,
 ) -> None:

@@ -8,21 +8,20 @@ from typing import Any
 
 import pytest
 
-from tests.processes.harness import Daemons
-from tests.processes.programs import values
+from tests.processes.harness import Daemons, nothing_is_wrong
+from tests.processes.programs import determinism, values
 
 Standing = Callable[[int], Daemons]
 WORLD_SIZES = (1, 2, 3, 4, 5)
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int32", "int64"]
-COUNTS = [0, 1, 7, 1000]
+COUNTS = [0, 7, 1000]
 LARGE = 100_003
 BEYOND_4_MIB = 1_100_001
 
 
 def check(results: list[dict[str, Any]]) -> None:
     """Nothing was wrong on any rank, and all have the same bits."""
-    wrong = [f"rank {rank}: {text}" for rank, r in enumerate(results) for text in r["wrong"]]
-    assert not wrong, "\n".join(wrong)
+    nothing_is_wrong(results)
     first = results[0].get("digests", {})
     for rank, result in enumerate(results):
         other = result.get("digests", {})
@@ -69,4 +68,15 @@ def test_results_equal_gloos_in_the_same_processes(
 def test_deterministic_gives_the_fold_in_rank_order_whatever_algorithm_and_size(
     standing: Standing, n: int
 ) -> None:
-    check(standing(n).do(values.deterministic))
+    results = standing(n).do(determinism.folds)
+    nothing_is_wrong(results)
+    assert results[0]["made"] > 100
+
+
+@pytest.mark.parametrize("segment_bytes", ["4K", "64K"])
+def test_deterministic_gives_the_same_fold_whatever_the_segments(
+    daemons: Callable[..., Daemons], segment_bytes: str
+) -> None:
+    group = daemons(3, segment_bytes=segment_bytes)
+    group.connect()
+    nothing_is_wrong(group.do(determinism.folds))

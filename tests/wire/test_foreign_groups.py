@@ -59,6 +59,21 @@ async def test_what_comes_for_a_group_that_is_not_there_yet_is_kept() -> None:
         assert letter.tobytes() == theirs.tobytes()
 
 
+async def test_a_goodbye_counts_for_a_group_that_is_still_being_made() -> None:
+    """The last word of a new_group may come after the news that its sender has left."""
+    async with both() as (real, peer):
+        founding = NewGroup(peer.world, [0, 1])
+        await in_thread(founding.call.send_ahead)
+        founding.open(1)
+        peer.detach()
+        await in_thread(peer.hear_from_all)
+        assert (await real.zero.call(new_group((0, 1)), np.zeros(1, np.int64))).code == "ok"
+        region = np.ones(3, np.float32)
+        error = (await real.zero.call(summing(region, group=1), region)).error
+        assert error is not None
+        assert (error.code, error.rank, error.case) == ("peer_lost", 1, "it left the job")
+
+
 async def test_a_mismatch_in_a_group_is_of_that_group_alone() -> None:
     async with both() as (real, peer):
         group = await a_group(real, peer, 0, 1)

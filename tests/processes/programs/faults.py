@@ -119,6 +119,17 @@ def cast(stage: Stage, root: int, count: int, times: int = 1) -> dict[str, Any]:
     return result
 
 
+def cast_large(stage: Stage, count: int, timeout_s: float) -> dict[str, Any]:
+    """Broadcast numbered elements from rank 0; how it ended, and if the tensor is untouched."""
+    comm = stage.comm
+    numbered = np.arange(count, dtype=np.float32)
+    mine = numbered.copy() if comm.rank == 0 else np.full(count, -1, np.float32)
+    result = outcome(lambda: comm.broadcast(mine, 0, timeout_s=timeout_s) is mine)
+    wanted = numbered if comm.rank == 0 or result["error"] is None else -1
+    result["right"] = bool((mine == wanted).all())
+    return result
+
+
 def cast_and_leave(stage: Stage, root: int, count: int) -> dict[str, Any]:
     """Broadcast, then say goodbye at once."""
     result = cast(stage, root, count)

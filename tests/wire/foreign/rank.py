@@ -121,11 +121,15 @@ class ForeignRank:
         neighbours = {(self.rank - 1) % self.n_ranks, (self.rank + 1) % self.n_ranks}
         self.until(lambda: self.started and neighbours <= set(self.links))
 
-    def leave(self) -> None:
-        """Say goodbye, in all ways."""
+    def detach(self) -> None:
+        """Our trainer says goodbye; the daemon stays."""
         groups = [[g.number, g.seq] for g in self.groups.values() if g.number]
         facts = {"epoch": self.epoch, "next_seq": self.world.seq, "groups": groups}
         self._tell("detach", how="goodbye", detail="", **facts)
+
+    def leave(self) -> None:
+        """Say goodbye, in all ways."""
+        self.detach()
         for link in self.links.values():
             link.note(LEFT, [self.epoch])
             link.note(GOODBYE, [self.epoch])
