@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ringd.cli import options
-from ringd.errors import InvalidArgumentError
+from ringd.errors import InvalidArgumentError, UnsupportedReductionError
 
 EXAMPLE = (
     "Example: ringd bench --op all_reduce --op all_gather --sizes 1K,1M -n 4 --peers gloo "
@@ -84,17 +84,25 @@ def _ops(names: list[str], dtype: str, algorithms: list[str], world_sizes: list[
     """The operations, each of which can be called like that."""
     from ringd.bench.ops import OPS, SENDRECV, is_reduction
     from ringd.bench.ops import algorithms as algorithms_of
-    from ringd.vocabulary import check_reduction
 
     _known("--op", names, [*OPS, "all"])
     ops = list(OPS) if "all" in names else list(dict.fromkeys(names))
     for op in ops:
         _known(f"--op {op} --algorithm", algorithms, algorithms_of(op))
         if is_reduction(op):
-            check_reduction(dtype, "sum")
+            _summable(op, dtype)
     if SENDRECV in ops and 1 in world_sizes:
         raise InvalidArgumentError(f"--op {SENDRECV} needs two ranks at least, not -n 1")
     return ops
+
+
+def _summable(op: str, dtype: str) -> None:
+    from ringd.vocabulary import check_reduction
+
+    try:
+        check_reduction(dtype, "sum")
+    except UnsupportedReductionError as exc:
+        raise InvalidArgumentError(f"--op {op} --dtype {dtype}: {exc}") from None
 
 
 def _words(text: str) -> list[str]:

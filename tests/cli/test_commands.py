@@ -194,7 +194,7 @@ class TestBench:
             (("--sizes", "1Q"), "--sizes '1Q': a size is"),
             (("--op", "all", "--algorithm", "ring"), "--op reduce --algorithm 'ring' is unknown"),
             (("--op", "sendrecv", "-n", "1"), "sendrecv needs two ranks"),
-            (("--dtype", "float8_e5m2"), "op sum is not defined for float8_e5m2"),
+            (("--dtype", "float8_e5m2"), "--op all_reduce --dtype float8_e5m2: op sum is not"),
         ],
     )
     def test_what_is_unknown_is_named_with_what_is_known(

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -246,6 +247,7 @@ class Daemons:
         self._secret.touch(mode=0o600)
         self._secret.write_text(os.urandom(16).hex())
         self._daemons: dict[int, subprocess.Popen[bytes]] = {}
+        self._read: dict[str, int] = {}
         self._service = self._spawn("rendezvous")
         self.rendezvous = until(self._announced, "the rendezvous says where it listens")
 
@@ -320,6 +322,20 @@ class Daemons:
     def log(self, name: str) -> str:
         """What "rendezvous", "daemon0" … has logged."""
         return self._log_path(name).read_text(errors="replace")
+
+    def complaints(self) -> list[str]:
+        """What daemons and rendezvous have warned of since this was asked last.
+
+        A link that broke, a frame or a message that was none, a handshake that failed: as long
+        as no daemon dies and no stranger dials, there is nothing.
+        """
+        found = []
+        for name in (*(f"daemon{rank}" for rank in self._daemons), "rendezvous"):
+            text = self.log(name)
+            lines = text[self._read.get(name, 0) :].splitlines()
+            self._read[name] = len(text)
+            found += [f"{name}: {x}" for x in lines if re.search(r": (warning|error): ", x)]
+        return found
 
     def daemon_pid(self, rank: int) -> int:
         """For signals and measurements."""

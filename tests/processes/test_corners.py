@@ -76,6 +76,7 @@ def test_n7_complex_numbers_are_summed_and_multiplied_as_such_and_have_no_order(
             for name, found in told[op].items():
                 kept = own[1] if name == "reduce" and rank == 1 else value
                 assert found == ["torch.complex64", kept, kept, kept], f"{op} by {name}"
+        assert told["conjugates"] == [[1.0, -2.0], [3.0, -4.0]]
         assert len(told["refused"]) == 12
         all_refused(told["refused"])
         assert told["next"] == 2.0
@@ -121,9 +122,7 @@ def test_s9_uneven_lengths_and_counts_give_exact_values(standing: Standing) -> N
 
 
 def test_s9_uneven_splits_give_exact_values(standing: Standing) -> None:
-    results = standing(2).do(
-        corners.split_rows, inputs=[[1, 1], [0, 0]], outputs=[[1, 0], [1, 0]]
-    )
+    results = standing(2).do(corners.split_rows, inputs=[[1, 1], [0, 0]], outputs=[[1, 0], [1, 0]])
     assert [told["first"]["value"] for told in results] == [[0.0], [1.0]]
     assert [told["next"]["value"] for told in results] == [[2.0, 2.0]] * 2
 

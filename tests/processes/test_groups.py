@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -203,6 +202,7 @@ def test_f1_two_hundred_groups_leave_descriptors_threads_and_memory_as_they_were
     def links_are_given_back(rank: int) -> bool:
         return inventory(group.daemon_pid(rank)).fds == before[rank].fds
 
+    assert group.complaints() == []
     for rank in range(5):
         until(lambda rank=rank: links_are_given_back(rank), f"the daemon of rank {rank}: fds", 10)
         after = inventory(group.daemon_pid(rank))

@@ -105,9 +105,9 @@ def test_m5_a_link_that_is_cut_half_way_ends_the_call_and_every_later_one(
     for _ in range(3):
         group.connect()
         with link_of(group, 1, 0) as link:
-            before = link.received_bytes
+            half = link.received_bytes + 2 * count
             group.start(faults.cast_large, count=count, timeout_s=50)
-            until(lambda: link.received_bytes - before > 2 * count, "half of the bytes are there")
+            until(lambda h=half, end=link: end.received_bytes > h, "half of the bytes are there")
             link.cut()
         sender, receiver = group.results()
         assert sender["right"]

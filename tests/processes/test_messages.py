@@ -126,4 +126,5 @@ def test_a_receiver_that_does_not_receive_makes_no_daemon_grow(
     for rank in range(2):
         assert peak[rank] - before[rank] < 40 * MB, f"rank {rank}"
         assert after[rank] - before[rank] < 40 * MB, f"rank {rank}"
+    assert group.complaints() == []
     assert [told["value"] for told in group.do(faults.call)] == [2.0] * 2

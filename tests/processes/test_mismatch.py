@@ -75,7 +75,10 @@ ALL_DEPEND_ON_ALL = [
     ({}, {"deterministic": True}),
     ({"shape": [300_000]}, {"shape": [300_000], "algorithm": "tree"}),
     ({"collective": "reduce_scatter", "shape": [7]}, {"shape": [21]}),
-    ({"collective": "reduce_scatter"}, {"collective": "reduce_scatter", "op": "bor", "dtype": "int8"}),
+    (
+        {"collective": "reduce_scatter"},
+        {"collective": "reduce_scatter", "op": "bor", "dtype": "int8"},
+    ),
     ({"collective": "all_gather"}, {"collective": "gather", "root": 1}),
     ({"collective": "all_to_all"}, {"collective": "all_gather"}),
     ({"collective": "all_to_all", "shape": [5]}, {"collective": "all_to_all", "shape": [6]}),
@@ -153,7 +156,7 @@ def fitted(call: calls.Call, n: int) -> calls.Call:
     return call | {"counts": (call["counts"] * n)[:n]}
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[calls.Call, str]] = {
     "a dtype ringd has not": ({"dtype": "uint16"}, "TypeError"),
     "a complex maximum": ({"dtype": "complex64", "op": "max"}, "TypeError"),
     "an unknown reduction": ({"op": "median"}, "ValueError"),
@@ -223,7 +226,9 @@ def test_m4_a_call_too_few_that_meets_a_barrier_names_both(standing: Standing) -
             assert word in told[4]["text"]
         assert told[4]["fields"]["seq"] == 4
         assert told[4]["took_s"] < 1.0 * WIDER
-    assert [told[0]["value"] for told in group.do(calls.sequence, calls=sums[:1])] == [[3.0] * 3] * 2
+    assert [told[0]["value"] for told in group.do(calls.sequence, calls=sums[:1])] == [
+        [3.0] * 3
+    ] * 2
 
 
 def test_m5_after_a_mismatch_a_barrier_and_a_sum_are_ordinary_calls(standing: Standing) -> None:

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.processes.harness import WIDER, Daemons, until
 from tests.processes.programs import faults
 
@@ -70,6 +72,23 @@ def test_m4_a_rank_that_makes_one_call_less_is_named_with_the_call_it_did_not_ma
     late = group.trainer(1).do(faults.call, algorithm="exchange")
     assert late["error"] == "CollectiveTimeoutError"
     assert [told["value"] for told in group.do(faults.call)] == [2.0] * 2
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "exchange", "tree"])
+def test_a_barrier_that_runs_out_of_time_lists_all_ranks_that_had_not_come(
+    standing: Standing, algorithm: str
+) -> None:
+    group = standing(5)
+    late = (1, 4)
+    group.start(faults.meet, but=late, timeout_s=1.0, algorithm=algorithm)
+    for told in group.results(but=late):
+        assert told["error"] == "CollectiveTimeoutError", told
+        assert told["fields"]["waiting_on"] == list(late)
+        assert told["took_s"] < 1.0 + SLACK_S
+    for rank in late:
+        told = group.trainer(rank).do(faults.meet, algorithm=algorithm)
+        assert told["error"] == "CollectiveTimeoutError"
+    assert [told["error"] for told in group.do(faults.meet)] == [None] * 5
 
 
 def test_recv_timeout_ends_an_operation_whose_peer_is_silent_long_before_its_deadline(

@@ -46,7 +46,8 @@ def max_error(result: torch.Tensor, expected: torch.Tensor, relative_to: torch.T
     if bits(result) == bits(expected):
         return 0.0
     off = (widened(result) - widened(expected)).abs()
-    worst = float((off / relative_to.clamp(min=torch.finfo(torch.float64).tiny)).max())
+    least = torch.finfo(torch.float64).tiny
+    worst = float((off / relative_to.to(torch.float64).clamp(min=least)).max())
     if worst == 0:
         # Zeros of different signs are equal; 64-bit integers may differ and look equal here.
         return 0.0 if torch.equal(result, expected) else math.ulp(0.0)

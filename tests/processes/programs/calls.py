@@ -37,7 +37,7 @@ def tensor_of(call: Call, comm: Any) -> Any:
 def make(comm: Any, call: Call, tensor: Any) -> Any:
     """Make the call; as JSON what it wrote."""
     collective = call.get("collective", "all_reduce")
-    options = {
+    options: Call = {
         name: call[name]
         for name in ("algorithm", "deterministic", "timeout_s", "recv_timeout_ms", "preserve_input")
         if name in call

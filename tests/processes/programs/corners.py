@@ -77,9 +77,7 @@ def truths(stage: Stage) -> dict[str, Any]:
         "all_to_all": comm.all_to_all(torch.zeros_like(rows), rows),
         "recv": neighbour,
     }
-    told["moved"] = {
-        name: _bytes(tensor) for name, tensor in moved.items() if tensor is not None
-    }
+    told["moved"] = {name: _bytes(tensor) for name, tensor in moved.items() if tensor is not None}
     empty = [torch.ones(0, 3, dtype=torch.bool) for _ in range(n)]
     comm.all_gather(empty, torch.ones(0, 3, dtype=torch.bool))
     told["empty"] = [[list(tensor.shape), str(tensor.dtype)] for tensor in empty]
@@ -134,6 +132,8 @@ def complex_numbers(stage: Stage) -> dict[str, Any]:
             name: [str(tensor.dtype), *([v.real, v.imag] for v in tensor.tolist())]
             for name, tensor in reduced(comm, mine, op).items()
         }
+    gathered = comm.all_gather(torch.zeros(2, 3, dtype=torch.complex64), mine.conj())
+    told["conjugates"] = [[v.real, v.imag] for v in gathered[:, 2].tolist()]
     told["refused"] = [
         call for op in ("max", "min", "band", "bxor") for call in refusals(comm, mine, op)
     ]
@@ -157,7 +157,7 @@ def complex_layer(stage: Stage) -> dict[str, bool]:
     alone(data).abs().square().mean().backward()
     for parameter in layer.parameters():
         comm.all_reduce(parameter.grad, "avg")
-    pairs = list(zip(layer.parameters(), alone.parameters(), strict=True))
+    pairs: Any = list(zip(layer.parameters(), alone.parameters(), strict=True))
     return {
         "close": all(torch.allclose(p.grad, q.grad, rtol=1e-5, atol=1e-6) for p, q in pairs),
         "complex": all(p.grad.dtype == torch.complex64 for p, _ in pairs),
@@ -259,9 +259,7 @@ def uneven_lengths(stage: Stage) -> dict[str, Any]:
     return {"all_gather": [tensor.tolist() for tensor in listed], "part": part.tolist()}
 
 
-def split_rows(
-    stage: Stage, inputs: list[list[int]], outputs: list[list[int]]
-) -> dict[str, Any]:
+def split_rows(stage: Stage, inputs: list[list[int]], outputs: list[list[int]]) -> dict[str, Any]:
     """S9: all_to_all with these splits of each rank, and an ordinary sum: how both ended."""
     comm = stage.comm
     sent, got = inputs[comm.rank], outputs[comm.rank]

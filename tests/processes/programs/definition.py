@@ -129,8 +129,11 @@ def factor(dtype: str, rank: int) -> int | float | complex:
 def fold(case: Case, inputs: list[Array]) -> Array:
     """All inputs, combined."""
     if case.op == "premul_sum":
-        factors = [np.array(factor(case.dtype, r)).astype(inputs[0].dtype) for r in range(len(inputs))]
-        inputs = [value * by for value, by in zip(inputs, factors, strict=True)]
+        kind = inputs[0].dtype
+        inputs = [
+            value * np.array(factor(case.dtype, rank)).astype(kind)
+            for rank, value in enumerate(inputs)
+        ]
     with np.errstate(over="ignore"):
         folded = reduce(FOLDS[case.op], inputs)
     return folded / len(inputs) if case.op == "avg" else folded

@@ -109,6 +109,11 @@ def wait(stage: Stage, timeout_s: float | None = None) -> dict[str, Any]:
     return ended
 
 
+def meet(stage: Stage, **options: Any) -> dict[str, Any]:
+    """A barrier; how it ended."""
+    return outcome(lambda: stage.comm.barrier(**options))
+
+
 def cast(stage: Stage, root: int, count: int, times: int = 1) -> dict[str, Any]:
     """Broadcasts of the root's rank + 1; how the last ended."""
     comm = stage.comm
@@ -213,3 +218,19 @@ def latencies(stage: Stage, what: str, rounds: int) -> list[float]:
             comm.all_reduce(one)
         took.append(time.perf_counter() - begun)
     return took
+
+
+def gather_many(stage: Stage, rounds: int) -> list[int]:
+    """F1: all_gathers of changing sizes, about 16 x 2048 float32; the rounds that were wrong."""
+    comm = stage.comm
+    wrong = []
+    for number in range(rounds):
+        rows = 1 + number * 5 % 31
+        mine = np.full((rows, 2048), number % 1000 + comm.rank, np.float32)
+        output = np.empty((comm.world_size, rows, 2048), np.float32)
+        comm.all_gather(output, mine)
+        first = output[:, 0, 0] == np.arange(comm.world_size) + number % 1000
+        last = output[:, -1, -1] == output[:, 0, 0]
+        if not (first.all() and last.all()):
+            wrong.append(number)
+    return wrong

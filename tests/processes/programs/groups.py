@@ -94,7 +94,8 @@ def split(stage: Stage, colors: list[int | None], keys: list[int]) -> Any:
     told: dict[str, Any] = {"ranks": None}
     if group is not None:
         with group:
-            everybody = group.all_gather(np.zeros((group.world_size, 1)), np.array([comm.rank]) + 0.0)
+            mine = np.array([float(comm.rank)])
+            everybody = group.all_gather(np.zeros((group.world_size, 1)), mine)
             told = {"ranks": group.ranks, "rank": group.rank, "gathered": everybody[:, 0].tolist()}
     told["world"] = comm.all_reduce(np.ones(1)).tolist()
     return told

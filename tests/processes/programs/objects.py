@@ -132,7 +132,7 @@ def coalesced_sorts(stage: Stage) -> dict[str, Any]:
         comm.all_reduce(highest, "max")
         comm.all_gather(uneven, np.full(rank, rank + 0.5))
     total = n * (n + 1) / 2
-    wanted = {
+    wanted: dict[str, list[Any]] = {
         "sums": [np.full(3, total), np.full((2, 2), total + n)],
         "highest": [np.full(4, n - 1.0)],
         "casts": [np.full(2, 10.0), np.full(5, 11.0)],
@@ -141,12 +141,10 @@ def coalesced_sorts(stage: Stage) -> dict[str, Any]:
             np.stack([np.arange(2.0) + r for r in range(n)]),
             np.stack([np.arange(3.0) + 10 * r for r in range(n)]),
         ],
-        "pieces": [
-            np.arange(rank * s, (rank + 1) * s) * total for s in (2, 1)
-        ],
+        "pieces": [np.arange(rank * s, (rank + 1) * s) * total for s in (2, 1)],
         "uneven": [np.full(r, r + 0.5) for r in range(n)],
     }
-    got = {
+    got: dict[str, list[Any]] = {
         "sums": sums, "highest": [highest], "casts": casts, "reduced": reduced,
         "gathered": gathered, "pieces": pieces, "uneven": uneven,
     }  # fmt: skip

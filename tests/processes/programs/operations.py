@@ -1,4 +1,4 @@
-"""Every collective, dtype and op, held against the definition, and gloo where it can do the case."""
+"""Every collective, dtype and op, held against the definition, and gloo where it has the case."""
 
 from __future__ import annotations
 
@@ -220,5 +220,3 @@ class Gloo:
 
     def close(self) -> None:
         self.dist.destroy_process_group()
-
-

@@ -77,7 +77,7 @@ def _gathered(comm: Any, counts: list[int], algorithm: str, findings: Findings) 
 
 def _reduced(comm: Any, counts: list[int], algorithm: str, findings: Findings) -> None:
     rank, n, how = comm.rank, comm.world_size, f"reduce_scatter {counts} {algorithm}"
-    total = np.sum([rows(r, sum(counts)) for r in range(n)], axis=0, dtype=np.int32)
+    total: Any = np.sum([rows(r, sum(counts)) for r in range(n)], axis=0, dtype=np.int32)
     start = sum(counts[:rank])
     wanted = total[start : start + counts[rank]]
     whole = rows(rank, sum(counts))
@@ -176,7 +176,7 @@ class Layouts:
         source = torch.from_numpy(values.astype(np.float32))
         if layout == "expanded":
             return source[:, :1, :1, :1].expand(source.shape)
-        if layout == "conjugated":  # the imaginary part of a conjugate is a lazy negation
+        if layout == "negated":  # lazily: the imaginary part of a conjugate
             return torch.complex(torch.zeros_like(source), -source).conj().imag
         tensor = self.writable[layout](tuple(source.shape))
         mode = torch.inference_mode() if layout == "inference" else torch.no_grad()
@@ -197,7 +197,7 @@ def _plain(tensor: Any) -> Any:
     return tensor if isinstance(tensor, np.ndarray) else tensor.detach().resolve_neg().numpy()
 
 
-INPUTS_ONLY = ("expanded", "conjugated", "read-only numpy")
+INPUTS_ONLY = ("expanded", "negated", "read-only numpy")
 
 
 def every_layout(stage: Stage) -> dict[str, Any]:
@@ -229,12 +229,7 @@ class _Laid:
         size = int(np.prod(self.shape))
         return (np.arange(size).reshape(self.shape) * 3 + rank * 100).astype(np.float32)
 
-    def _input(self) -> tuple[Any, list[Any]]:
-        """This rank's tensor, and what every rank sends in it."""
-        return self.layouts.make(self.given, self.values[self.comm.rank]), self.sent
-
-    @property
-    def sent(self) -> list[Any]:
+    def _sent(self) -> list[Any]:
         """The logical values of every rank's input: an expanded one repeats itself."""
         everybody = self.comm.all_gather_object(self.given)
         return [
@@ -253,50 +248,54 @@ class _Laid:
             self.findings.wrong.append(f"{how}: {problem}")
 
     def all(self) -> None:
-        comm, rank, n = self.comm, self.comm.rank, self.comm.world_size
-        mine, sent = self._input()
-        mine_before = _plain(mine).copy()
-        total = np.sum(sent, axis=0, dtype=np.float32)
-        part = self.shape[1:]
-        one = (1, *part)
-        root = n - 1
+        rank = self.comm.rank
+        mine, sent = self.layouts.make(self.given, self.values[rank]), self._sent()
+        before = _plain(mine).copy()
+        total: Any = np.sum(sent, axis=0, dtype=np.float32)
+        self._in_place(sent, total)
+        self._gathered(mine, sent)
+        self._divided(mine, sent, total)
+        self.findings.hold(f"input {self.given}", _plain(mine), before)
 
-        own = self._output(self.shape)
-        self._fill(own, sent[rank])
-        self._hold("all_reduce", comm.all_reduce(own), total)
-        own = self._output(self.shape)
-        self._fill(own, sent[rank])
-        self._hold("reduce", comm.reduce(own, root), total if rank == root else sent[rank])
-        own = self._output(self.shape)
-        self._fill(own, sent[rank])
-        self._hold("broadcast", comm.broadcast(own, root), sent[root])
+    def _in_place(self, sent: list[Any], total: Any) -> None:
+        comm, rank, root = self.comm, self.comm.rank, self.comm.world_size - 1
+        at_root = total if rank == root else sent[rank]
+        self._hold("all_reduce", comm.all_reduce(self._own(sent)), total)
+        self._hold("reduce", comm.reduce(self._own(sent), root), at_root)
+        self._hold("broadcast", comm.broadcast(self._own(sent), root), sent[root])
 
-        whole = comm.all_gather(self._output((n * n, *part)), mine)
-        self._hold("all_gather", whole, np.concatenate(sent))
+    def _own(self, sent: list[Any]) -> Any:
+        """This rank's values in an output's layout."""
+        torch, tensor = self.layouts.torch, self._output(self.shape)
+        with torch.inference_mode() if self.taken == "inference" else torch.no_grad():
+            tensor.copy_(torch.from_numpy(np.ascontiguousarray(sent[self.comm.rank])))
+        return tensor
+
+    def _gathered(self, mine: Any, sent: list[Any]) -> None:
+        comm, n, root = self.comm, self.comm.world_size, 0
+        whole = (n * n, *self.shape[1:])
+        self._hold("all_gather", comm.all_gather(self._output(whole), mine), np.concatenate(sent))
         listed = comm.all_gather([self._output(self.shape) for _ in range(n)], mine)
-        for r, tensor in enumerate(listed):
-            self._hold(f"all_gather list {r}", tensor, sent[r])
-        gathered = self._output((n * n, *part)) if rank == root else None
-        comm.gather(gathered, mine, root)
-        if rank == root:
-            self._hold("gather", gathered, np.concatenate(sent))
+        for rank, tensor in enumerate(listed):
+            self._hold(f"all_gather list {rank}", tensor, sent[rank])
+        taken = self._output(whole) if comm.rank == root else None
+        comm.gather(taken, mine, root)
+        if taken is not None:
+            self._hold("gather", taken, np.concatenate(sent))
+
+    def _divided(self, mine: Any, sent: list[Any], total: Any) -> None:
+        comm, rank, n = self.comm, self.comm.rank, self.comm.world_size
+        one, root = (1, *self.shape[1:]), 1
         piece = comm.scatter(self._output(one), mine if rank == root else None, root)
         self._hold("scatter", piece, sent[root][rank : rank + 1])
         piece = comm.reduce_scatter(self._output(one), mine)
         self._hold("reduce_scatter", piece, total[rank : rank + 1])
         crossed = comm.all_to_all(self._output(self.shape), mine)
         self._hold("all_to_all", crossed, np.stack([data[rank] for data in sent]))
-        message = comm.isend(mine, (rank + 1) % n)
-        taken = self._output(self.shape)
+        taken, message = self._output(self.shape), comm.isend(mine, (rank + 1) % n)
         comm.recv(taken, (rank - 1) % n)
         message.wait()
         self._hold("recv", taken, sent[(rank - 1) % n])
-        self.findings.hold(f"input {self.given}", _plain(mine), mine_before)
-
-    def _fill(self, tensor: Any, values: Any) -> None:
-        torch = self.layouts.torch
-        with torch.inference_mode() if self.taken == "inference" else torch.no_grad():
-            tensor.copy_(torch.from_numpy(np.ascontiguousarray(values)))
 
 
 def _small(comm: Any, findings: Findings) -> None:
