@@ -110,7 +110,7 @@ class Case:
 
 
 def cases(n: int) -> list[Case]:
-    """All cases for ``n`` ranks; those of a batch stand together."""
+    """All cases for ``n`` ranks."""
     found: list[Case] = []
     for collective in COLLECTIVES:
         found += _plain(collective, n)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
 
 COLUMNS = {
     "impl", "op", "n", "bytes", "count", "dtype", "algorithm", "resolved", "steps", "frames",
@@ -43,9 +43,9 @@ class Shown:
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     path = tmp_path_factory.mktemp("bench") / "bench.json"
-    command = [sys.executable, "-m", "ringd", "bench", "--op", "all", "--sizes", "1K,64K"]
+    command = [sys.executable, "-m", "ringd", "bench", "--op", "all", "--sizes", "1K"]
     command += ["-n", "2", "-n", "3", "--rounds", "1", "--quick", "--json", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     return Shown(done.stdout, json.loads(path.read_text()))
 
@@ -58,11 +58,11 @@ def test_the_report_says_what_took_part(shown: Shown) -> None:
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_operation_has_its_rows_beside_gloo(shown: Shown, op: str) -> None:
+    size = 0 if op == "barrier" else 1024
     found = [(r["n"], r["impl"], r["bytes"], r["memory"]) for r in shown.rows(op)]
     assert found == [
         (n, impl, size, memory)
         for n in (2, 3)
-        for size in ([0] if op == "barrier" else [1024, 65536])
         for impl, memory in (("gloo", "ordinary"), ("ringd", "ordinary"), ("ringd", "arena"))
         if memory == "ordinary" or op != "barrier"
     ]

@@ -16,7 +16,7 @@ from ringd.vocabulary import ALGORITHMS, DTYPES, REDUCING, reductions
 
 pytest.importorskip("sklearn")
 pytest.importorskip("matplotlib")
-pytestmark = [pytest.mark.serial, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.serial, pytest.mark.slow, pytest.mark.timeout(360)]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=340,
         check=False,
     )
     path = folder / "demo.json"
