@@ -38,7 +38,8 @@ def mismatch(
     return CollectiveMismatchError(
         f"{_numbered(seq, ours.group)} differs between ranks: rank {rank} called {ours}, "
         f"rank {peer} called {other}. Make the same calls with the same arguments in the same "
-        "order on every rank; this operation is void on all ranks, the next call is an ordinary one.",
+        "order on every rank; this operation is void on all ranks, the next call is an ordinary "
+        "one.",
         op=ours.collective,
         their_op=their_op,
         group=ours.group,

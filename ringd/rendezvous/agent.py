@@ -43,7 +43,7 @@ class AgentEvents(Protocol):
         """All trainers are attached; ours takes part in this epoch."""
 
     def on_left(self, rank: int, epoch: int, next_seqs: dict[int, int]) -> None:
-        """The trainer of ``rank`` said goodbye; by group the first operation that it did not call."""
+        """The trainer of ``rank`` said goodbye; by group the first call that it did not make."""
 
     def on_lost(self, lost: Lost) -> None:
         """The epoch is over, and why."""
