@@ -12,6 +12,7 @@ from ringd.engine.compiler import Compiled, Compiler
 from ringd.engine.group import Group
 from ringd.errors import CollectiveError, GroupFreedError, InvalidArgumentError, RingdError
 from ringd.schedules.select import DEFAULT_THRESHOLDS, Thresholds
+from ringd.wire.frame import Kind
 
 if TYPE_CHECKING:
     from ringd.engine.engine import Engine
@@ -62,6 +63,22 @@ class Groups:
         if epoch != self.world.epoch:
             return epoch > self.world.epoch
         return stream - 1 >= self._floor
+
+    def farewell(self, number: int, seq: int) -> RingdError | None:
+        """What to say of a call on a group that was freed here without it; None: it was made."""
+        next_seq = self._past.get(number)
+        if next_seq is None or seq < next_seq:
+            return None
+        return self._freed(number)
+
+    def _freed(self, number: int) -> GroupFreedError:
+        rank = self._engine.rank
+        return GroupFreedError(
+            f"group {number} was closed on rank {rank}: close it on all ranks once its last call "
+            "has returned, and make a new one if it is needed again",
+            group=number,
+            rank=rank,
+        )
 
     def next_seqs(self) -> dict[int, int]:
         """By group, freed ones too, the number of the first call that was not made."""
@@ -137,14 +154,18 @@ class Groups:
         if group is None:
             return
         engine = self._engine
-        error = GroupFreedError(f"group {number} was closed on rank {engine.rank}", group=number)
-        for op in list(group.ops.values()):
-            op.end(failures.during(error, op))
-        self._past[number] = group.next_seq
+        error = self._freed(number)
+        cut_short = [(op.seq, peer) for op in group.ops.values() for peer in group.ranks]
+        self._past[number] = min(group.ops, default=group.next_seq)
         if len(self._past) > MAX_PAST:
             self._past.popitem(last=False)
+        for op in list(group.ops.values()):
+            op.end(failures.during(error, op))
         engine.mail.group_freed(group, error)
-        engine.router.early.drop_group(number)
+        for seq, peer in cut_short + engine.router.early.drop_group(number):
+            link = engine.links.get(peer)
+            if link is not None:
+                link.send_note(Kind.ABORT, group.stream, [group.epoch, seq, error.to_wire()])
         engine.leaving.group_freed(group)
 
     def begin_epoch(self, epoch: int) -> None:
