@@ -162,7 +162,10 @@ class GroupFreedError(CollectiveError):
 
 
 class ObjectTooLargeError(RingdError, ValueError):
-    """An object is over the cap of the object collectives. Fields: rank, size_bytes, limit_bytes."""
+    """An object is over the cap of the object collectives.
+
+    Fields: rank, size_bytes, limit_bytes.
+    """
 
     code: ClassVar[str] = "object_too_large"
     retry: ClassVar[Retry] = "same_epoch"

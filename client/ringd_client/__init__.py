@@ -5,8 +5,9 @@
     with ringd_client.connect() as comm:
         comm.all_reduce(tensor, op="avg")
 
-``connect`` finds the daemon that ``ringd run`` has started for this rank. There is an asyncio
-twin, ``connect_async``. What a caller may rely on: docs/semantics.md.
+``connect`` finds the daemon that ``ringd run`` has started for this rank. The communicator has
+every collective, messages between two ranks, msgpack objects and groups. There is an asyncio twin,
+``connect_async``. What a caller may rely on: docs/semantics.md.
 """
 
 from __future__ import annotations

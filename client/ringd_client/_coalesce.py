@@ -178,7 +178,7 @@ class Batch:
             self._refused = self._refused or (collective, refusal)
             raise
         except Exception as exc:
-            unreadable = InvalidTensorError(f"the tensor can't be read: {exc!r}")
+            unreadable = _unreadable(exc)
             self._refused = self._refused or (collective, unreadable)
             raise unreadable from exc
         operation.output = output
@@ -208,15 +208,24 @@ class Batch:
                 operation = self._fused(members)
                 operation.begin(began, self._timeout_s, self._recv_timeout_s)
                 self._built.append((operation, members))
-        except UnsentError as exc:
-            self.abandon(lost := self._caller._end(exc))
-            raise lost from exc.__cause__
-        except RingdError as exc:
-            if isinstance(exc, (InvalidTensorError, UnsupportedTypeError)):
-                self._refused = ("", exc)
-            self.abandon(exc)
-            raise
+        except BaseException as exc:
+            error = self._cause(exc)
+            self.abandon(error)
+            if error is exc or not isinstance(exc, Exception):
+                raise
+            raise error from (exc.__cause__ if isinstance(exc, UnsentError) else exc)
         return [operation for operation, _ in self._built]
+
+    def _cause(self, exc: BaseException) -> RingdError:
+        """Why nothing is posted; an input that can't be read any more is a refusal."""
+        if isinstance(exc, UnsentError):
+            return self._caller._end(exc)
+        if not isinstance(exc, Exception):
+            return RingdError("its caller was interrupted")
+        error = exc if isinstance(exc, RingdError) else _unreadable(exc)
+        if isinstance(error, (InvalidTensorError, UnsupportedTypeError)):
+            self._refused = ("", error)
+        return error
 
     def conclude(self) -> None:
         """Tell those who hold a stand-in how its operation ended."""
@@ -290,6 +299,10 @@ class Batch:
         fused = replace(spec, shape=(sum(sizes),), fused=sizes)
         kinds = self._caller._planner.kinds
         return kinds.known(fused) or kinds.learn(fused, fused, "")
+
+
+def _unreadable(exc: Exception) -> InvalidTensorError:
+    return InvalidTensorError(f"the tensor can't be read: {exc!r}")
 
 
 def misplaced(name: str) -> InvalidArgumentError:

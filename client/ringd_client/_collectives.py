@@ -49,7 +49,7 @@ def all_reduce(
         tensor: this rank's contribution, which becomes the result; of equal shape and dtype
             on all ranks.
         op: sum, prod, min, max, avg, band, bor, bxor, or ``premul_sum(factor)``. Not every
-            dtype has every op: docs/semantics.md has the table.
+            dtype has every op: docs/dtypes.md has the table.
         deterministic: fold from the left in rank order, whatever size and algorithm.
         timeout_s, recv_timeout_ms, algorithm, preserve_input: see the class.
 

@@ -333,6 +333,24 @@ class Planner:
             raise
         return Operation(kind.spec, kind.packed, segment.number, start, region)
 
+    def _home_of(
+        self,
+        kind: Kind,
+        source: Carrier | None,
+        tensor: Any,
+        sink: Carrier | None,
+        output: Any,
+        preserve_input: bool,
+    ) -> tuple[Segment, int] | None:
+        """Where the caller's own tensor can be the region, if it can."""
+        if kind.home == "output":
+            if sink is None or preserve_input:
+                return None
+            return self._place(sink, output, kind.region_bytes)
+        if source is None or not source.is_plain(tensor):
+            return None
+        return self._place(source, tensor, kind.region_bytes)
+
     def _place(self, carrier: Carrier, tensor: Any, size_bytes: int) -> tuple[Segment, int] | None:
         """Where the tensor lies in the arena, if it may be worked on in place."""
         address = carrier.address(tensor)

@@ -131,11 +131,13 @@ class AsyncCommunicator(Caller):
 
     Arguments, results and errors are those of :class:`ringd_client.Communicator`. A call
     begins when its method is called, not when the handle is awaited, so the order of calls is
-    the order in which they stand in the program; of calls that consist of several operations
+    the order in which they stand in the program. Of calls that consist of several operations
     (objects, ``new_group``, ``split``) that holds for the first one, and the await makes the
-    others. The names that end in ``_async``, ``isend`` and ``irecv`` are the same methods as
-    those without. Copies above 1 MiB out of the arena run in the loop's executor; copies into it
-    block the loop, since the input has been read when the method returns.
+    others: await such a call before another task makes one.
+
+    The names that end in ``_async``, ``isend`` and ``irecv`` are the same methods as those
+    without. Copies above 1 MiB out of the arena run in the loop's executor; copies into it block
+    the loop, since the input has been read when the method returns.
     """
 
     def __init__(

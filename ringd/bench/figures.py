@@ -57,7 +57,9 @@ class Samples:
 
     def add(self, answers: Sequence[dict[str, Any]]) -> None:
         """One round, as all ranks tell it."""
-        self.times_us += [max(times) for times in zip(*(a["times_us"] for a in answers), strict=True)]
+        self.times_us += [
+            max(times) for times in zip(*(a["times_us"] for a in answers), strict=True)
+        ]
         self.ok = self.ok and all(a["ok"] for a in answers)
         self.rounds += 1
         sent = [a["frames"] for a in answers]
@@ -71,10 +73,9 @@ class Samples:
         return None if self.frames is None else round(self.frames / self.calls, 2)
 
 
-def bus_factor(op: str, n: int) -> float | None:
-    """Bytes that must cross a rank's link per byte of the size; None where there is no size."""
-    factor = ops.OPS[op].bus_factor
-    return None if factor is None else factor(n)
+def bus_factor(op: str, n: int) -> float:
+    """Bytes that must cross a rank's link per byte of the size, as nccl-tests defines both."""
+    return ops.OPS[op].bus_factor(n)
 
 
 def row(case: Case, samples: Samples, peer: Samples | None) -> dict[str, Any]:
@@ -107,18 +108,15 @@ def _schedule(case: Case) -> dict[str, Any]:
     """What "auto" is here, and its steps; of others we do not know them."""
     if case.impl != "ringd":
         return {"resolved": None, "steps": None}
-    resolved = ops.resolve(
-        case.op, case.algorithm, count=case.count, dtype=case.dtype, n=case.n
-    )
+    resolved = ops.resolve(case.op, case.algorithm, count=case.count, dtype=case.dtype, n=case.n)
     return {"resolved": resolved, "steps": ops.steps(case.op, resolved, case.n)}
 
 
 def _bandwidths(case: Case, median_us: float) -> dict[str, float | None]:
-    factor = bus_factor(case.op, case.n)
-    if factor is None:
+    if not ops.OPS[case.op].has_size:
         return {"algbw": None, "busbw": None}
     algbw = case.size_bytes / median_us / 1e3
-    return {"algbw": round(algbw, 3), "busbw": round(algbw * factor, 3)}
+    return {"algbw": round(algbw, 3), "busbw": round(algbw * bus_factor(case.op, case.n), 3)}
 
 
 def p99(times: Sequence[float]) -> float | None:

@@ -5,53 +5,17 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from ringd.bench.crew import Crew
 from ringd.bench.figures import Case, Samples, operations, row
-from ringd.bench.ops import OPS, gloo_has
+from ringd.bench.matrix import Matrix
 from ringd.bench.table import print_rows, progress
-from ringd.vocabulary import DTYPES
 
 SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matrix:
-    """What is measured against what; every combination is a row, as far as it makes sense.
-
-    Attributes:
-        ops: names in :data:`ringd.bench.ops.OPS`.
-        sizes_bytes: of the larger one of a rank's tensors; a barrier has none.
-        algorithms, memory: of ringd only; every op has to have the algorithms.
-    """
-
-    ops: Sequence[str]
-    sizes_bytes: Sequence[int]
-    world_sizes: Sequence[int]
-    peers: Sequence[str]
-    dtype: str
-    algorithms: Sequence[str]
-    memory: Sequence[str]
-
-    def blocks(self, n: int) -> Iterator[list[Case]]:
-        """The rows that are compared with each other: of one op, world size and size."""
-        for op in self.ops:
-            for size in self.sizes_bytes if OPS[op].bus_factor else [0]:
-                yield list(self._cases(op, n, size))
-
-    def _cases(self, op: str, n: int, size: int) -> Iterator[Case]:
-        itemsize = DTYPES[self.dtype].itemsize
-        for peer in self.peers:
-            if gloo_has(op, self.dtype):
-                yield Case(peer, op, n, size, self.dtype, "default", "ordinary", itemsize)
-        for algorithm in self.algorithms:
-            for place in self.memory if size else ["ordinary"]:
-                yield Case("ringd", op, n, size, self.dtype, algorithm, place, itemsize)
 
 
 def run(matrix: Matrix, *, rounds: int, json_path: Path | None, quick: bool) -> int:

@@ -28,16 +28,20 @@ class Op:
     """One operation.
 
     Attributes:
-        bus_factor: bytes that must cross a rank's link per byte of the size, of N; None where
-            nothing has a size.
+        bus_factor: bytes that must cross a rank's link per byte of the size; of N.
         input, output: the sizes of a rank's tensors.
         at_root: which of the two is on the root only.
     """
 
-    bus_factor: Callable[[int], float] | None
+    bus_factor: Callable[[int], float]
     input: Side
     output: Side
     at_root: Literal["", "input", "output"] = ""
+
+    @property
+    def has_size(self) -> bool:
+        """Whether it has tensors."""
+        return self.input != "none"
 
 
 def _all(_: int) -> float:
@@ -58,7 +62,7 @@ OPS: dict[str, Op] = {
     "reduce_scatter": Op(_all_but_own, "whole", "part"),
     "all_to_all": Op(_all_but_own, "whole", "whole"),
     SENDRECV: Op(_all, "whole", "whole"),
-    "barrier": Op(None, "none", "none"),
+    "barrier": Op(lambda _: 0.0, "none", "none"),
 }
 
 

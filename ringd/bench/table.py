@@ -14,6 +14,14 @@ from ringd.config.values import format_size
 
 MIN_WIDTH = 132
 """A table that goes to a file or a pipe is not folded to 80 columns."""
+FIGURES = (
+    "min µs", "median µs", "p99 µs", "algbw", "busbw", "ratio\nmin", "ratio\nmed", "steps",
+    "frames", "ok",
+)  # fmt: skip
+CAPTION = """\
+size: of the larger one of a rank's tensors (all N parts), as in nccl-tests; so is busbw
+time of an operation = the slowest rank's; ratio = peer's time / ours
+steps = rounds of the algorithm; frames = what the busiest rank sent per operation, acks included"""
 
 
 @contextlib.contextmanager
@@ -38,17 +46,20 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
 
 
 def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
-    """The table: times in µs, bandwidths in GB/s, ratios peer time / our time."""
+    """The table of one operation: times in µs, bandwidths in GB/s, ratios peer time / our time."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=MIN_WIDTH)
     table = Table(
         title=f"{rows[0]['op']} {rows[0]['dtype']} on {machine['cpu']}, {machine['cores']} cores",
-        caption="time of an operation = the slowest rank's; ratio = peer's time / ours",
+        caption=CAPTION,
+        caption_justify="left",
     )
     for name in ("n", "size", "impl", "algorithm", "memory"):
-        table.add_column(name, justify="right" if name in ("n", "size") else "left")
-    for name in ("min µs", "median µs", "p99 µs", "algbw", "busbw", "ratio min", "ratio med", "ok"):
+        table.add_column(
+            name, justify="right" if name in ("n", "size") else "left", no_wrap=name == "algorithm"
+        )
+    for name in FIGURES:
         table.add_column(name, justify="right")
     last = None
     for r in rows:
@@ -57,17 +68,30 @@ def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
         last = (r["n"], r["bytes"])
         table.add_row(
             str(r["n"]),
-            format_size(r["bytes"]),
+            format_size(r["bytes"]) if r["bytes"] else "",
             r["impl"],
-            r["algorithm"],
+            _algorithm(r),
             r["memory"],
             f"{r['min_us']:,.0f}",
             f"{r['median_us']:,.0f}",
-            "" if r["p99_us"] is None else f"{r['p99_us']:,.0f}",
-            f"{r['algbw']:.2f}",
-            f"{r['busbw']:.2f}",
-            "" if r["ratio_min"] is None else f"{r['ratio_min']:.2f}",
-            "" if r["ratio_median"] is None else f"{r['ratio_median']:.2f}",
+            _figure(r["p99_us"], ",.0f"),
+            _figure(r["algbw"], ".2f"),
+            _figure(r["busbw"], ".2f"),
+            _figure(r["ratio_min"], ".2f"),
+            _figure(r["ratio_median"], ".2f"),
+            _figure(r["steps"], "d"),
+            _figure(r["frames"], ".1f"),
             "yes" if r["ok"] else "NO",
         )
     console.print(table)
+
+
+def _algorithm(row: dict[str, Any]) -> str:
+    """What "auto" was, if it was asked for."""
+    if row["algorithm"] == "auto" and row["resolved"]:
+        return f"auto: {row['resolved']}"
+    return "" if row["resolved"] == "" else str(row["algorithm"])
+
+
+def _figure(value: float | None, how: str) -> str:
+    return "" if value is None else format(value, how)

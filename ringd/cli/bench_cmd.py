@@ -9,21 +9,32 @@ from typing import Annotated
 import typer
 
 from ringd.cli import options
-from ringd.errors import InvalidArgumentError
+from ringd.errors import InvalidArgumentError, UnsupportedReductionError
 
 EXAMPLE = (
-    "Example: ringd bench --op all_reduce --sizes 1K,1M,64M -n 2 -n 4 --peers gloo "
+    "Example: ringd bench --op all_reduce --op all_gather --sizes 1K,1M -n 4 --peers gloo "
     "--json bench.json"
 )
 PEERS = ("gloo", "none")
 MEMORIES = ("ordinary", "arena")
+DEFAULT_RANKS = [2, 4]
 
 
 def bench(
     ctx: typer.Context,
-    op: Annotated[str, typer.Option("--op", help="The collective.")] = "all_reduce",
+    op: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--op",
+            metavar="NAME",
+            help="Repeatable: a collective, sendrecv, or all. (default: all_reduce)",
+        ),
+    ] = None,
     sizes: Annotated[
-        str, typer.Option("--sizes", metavar="SIZE,...", help="Bytes per tensor; 1K = 1024.")
+        str,
+        typer.Option(
+            "--sizes", metavar="SIZE,...", help="Bytes of the larger tensor of a rank; 1K = 1024."
+        ),
     ] = "1K,64K,1M,16M,64M",
     n: Annotated[
         list[int] | None,
@@ -49,33 +60,49 @@ def bench(
     config: options.Config = None,
     debug: options.Debug = None,
 ) -> None:
-    """Measure a collective, ringd and its peers in turn, results checked."""
+    """Measure operations, ringd and its peers in turn, results checked."""
     options.settings_from(ctx)
 
-    from ringd.vocabulary import ALGORITHMS, DTYPES
-
-    _known("--op", [op], ALGORITHMS)
-    _known("--dtype", [dtype], DTYPES)
-    algorithms = _known("--algorithm", algorithm or ["auto"], ALGORITHMS[op])
-    others = [name for name in _known("--peers", _words(peers), PEERS) if name != "none"]
-    memories = _known("--memory", _words(memory), MEMORIES)
-    sizes_bytes = _sizes(sizes)
-
     from ringd.bench.main import run
+    from ringd.bench.matrix import Matrix
+    from ringd.vocabulary import DTYPES
 
-    code = run(
-        op=op,
-        sizes_bytes=sizes_bytes,
-        world_sizes=n or [2, 4],
-        peers=others,
-        rounds=rounds,
+    _known("--dtype", [dtype], DTYPES)
+    matrix = Matrix(
+        ops=_ops(op or ["all_reduce"], dtype, algorithm or ["auto"], n or DEFAULT_RANKS),
+        sizes_bytes=_sizes(sizes),
+        world_sizes=n or DEFAULT_RANKS,
+        peers=[name for name in _known("--peers", _words(peers), PEERS) if name != "none"],
         dtype=dtype,
-        algorithms=algorithms,
-        memory=memories,
-        json_path=json_path,
-        quick=quick,
+        algorithms=algorithm or ["auto"],
+        memory=_known("--memory", _words(memory), MEMORIES),
     )
-    raise typer.Exit(code)
+    raise typer.Exit(run(matrix, rounds=rounds, json_path=json_path, quick=quick))
+
+
+def _ops(names: list[str], dtype: str, algorithms: list[str], world_sizes: list[int]) -> list[str]:
+    """The operations, each of which can be called like that."""
+    from ringd.bench.ops import OPS, SENDRECV, is_reduction
+    from ringd.bench.ops import algorithms as algorithms_of
+
+    _known("--op", names, [*OPS, "all"])
+    ops = list(OPS) if "all" in names else list(dict.fromkeys(names))
+    for op in ops:
+        _known(f"--op {op} --algorithm", algorithms, algorithms_of(op))
+        if is_reduction(op):
+            _summable(op, dtype)
+    if SENDRECV in ops and 1 in world_sizes:
+        raise InvalidArgumentError(f"--op {SENDRECV} needs two ranks at least, not -n 1")
+    return ops
+
+
+def _summable(op: str, dtype: str) -> None:
+    from ringd.vocabulary import check_reduction
+
+    try:
+        check_reduction(dtype, "sum")
+    except UnsupportedReductionError as exc:
+        raise InvalidArgumentError(f"--op {op} --dtype {dtype}: {exc}") from None
 
 
 def _words(text: str) -> list[str]:

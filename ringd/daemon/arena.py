@@ -6,10 +6,12 @@ import contextlib
 import fcntl
 import mmap
 import os
+import threading
 
 from ringd.errors import InvalidArgumentError
 
 MAX_SEGMENTS = 4096
+POPULATE_BYTES = 64 * 1024 * 1024
 _F_GET_SEALS = 1034
 _SEAL_SHRINK = 2
 
@@ -36,7 +38,10 @@ class MappedArena:
                 raise InvalidArgumentError(f"segment {number} has {size} bytes, not {size_bytes}")
             if len(self._segments) >= MAX_SEGMENTS or number in self._segments or number < 1:
                 raise InvalidArgumentError(f"segment number {number} can't be taken")
-            mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+            # Larger ones are mapped page by page as they are used: all at once is seconds for a
+            # few GiB, in which this daemon would look dead.
+            populate = mmap.MAP_POPULATE if size_bytes <= POPULATE_BYTES else 0
+            mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED | populate)
         except OSError as exc:
             raise InvalidArgumentError(f"segment {number} can't be mapped: {exc}") from None
         finally:
@@ -48,10 +53,10 @@ class MappedArena:
         found = self._segments.pop(number, None)
         if found is not None:
             mapped, view = found
-            # Somebody may still hold a slice (a link's backlog); the last one unmaps it.
-            with contextlib.suppress(BufferError):
-                view.release()
-                mapped.close()
+            if len(view) <= POPULATE_BYTES:
+                _unmap(mapped, view)
+            else:
+                threading.Thread(target=_unmap, args=found, daemon=True).start()
 
     def region(self, number: int, offset: int, size_bytes: int) -> memoryview:
         """``size_bytes`` at ``offset`` of a segment.
@@ -77,3 +82,10 @@ class MappedArena:
         """Unmap all."""
         for number in list(self._segments):
             self.drop(number)
+
+
+def _unmap(mapped: mmap.mmap, view: memoryview) -> None:
+    # Somebody may still hold a slice (a link's backlog); the last one unmaps it.
+    with contextlib.suppress(BufferError):
+        view.release()
+        mapped.close()

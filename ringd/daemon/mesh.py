@@ -117,7 +117,7 @@ class Mesh:
         moved = [p for p in self._dialling if members.get(p) != self.members.get(p)]
         for peer in members:
             if self.members.get(peer, members[peer]) != members[peer]:
-                self._engine.forget_link(peer)
+                self._engine.replace_peer(peer)
         self.members = members
         for peer in moved:  # started anew: its old address will never answer
             self._dialling.pop(peer).cancel()

@@ -20,7 +20,7 @@ from ringd.errors import RingdError
 
 START_LIMIT_S = 60.0
 ORDER_LIMIT_S = 60.0
-END_LIMIT_S = 10.0
+END_LIMIT_S = 30.0
 LOG_LINES = 3
 """How much of a failed job's log its error quotes."""
 
@@ -111,13 +111,21 @@ class Job:
         Raises:
             RingdError: a rank is gone.
         """
-        line = json.dumps(order) + "\n"
-        for rank, file in self._files.items():
-            try:
-                file.write(line)
-                file.flush()
-            except OSError as exc:
-                raise self._failed(f"lost rank {rank}: {exc}") from None
+        for rank in self._files:
+            self.tell_one(rank, order)
+
+    def tell_one(self, rank: int, order: dict[str, Any]) -> None:
+        """Give one rank an order; calls of ringd need all of them.
+
+        Raises:
+            RingdError: it is gone.
+        """
+        file = self._files[rank]
+        try:
+            file.write(json.dumps(order) + "\n")
+            file.flush()
+        except OSError as exc:
+            raise self._failed(f"lost rank {rank}: {exc}") from None
 
     def hear(self, rank: int) -> dict[str, Any]:
         """The next answer of a rank.

@@ -16,9 +16,9 @@ Row = dict[str, Any]
 
 OP = "all_reduce"
 ITEMSIZE = 4
-CALLS = {1 << 10: 20, 64 << 10: 15, 1 << 20: 5, 16 << 20: 2}
+CALLS = {1 << 10: 20, 64 << 10: 15, 1 << 20: 5, 16 << 20: 1}
 """Size in bytes to how many calls a round times."""
-ROUNDS = 4
+ROUNDS = 3
 ALGORITHMS = algorithms(OP)
 
 

@@ -10,12 +10,14 @@ from ringd.demo.job import Job
 from ringd.demo.ledger import Line, received, sent
 from ringd.errors import RingdError
 from ringd.schedules import formula
-from ringd.vocabulary import DTYPES, REDUCING
+from ringd.vocabulary import DTYPES, REDUCING, ROOTED
 
 Row = dict[str, Any]
 
-COUNT = 12 * 16 * 1024
-"""Elements of the region: divisible by 2, 3 and 4, so that the formula is exact."""
+COUNT = 12 * 8 * 1024
+"""Elements of T: divisible by 2, 3 and 4, so that the formula is exact."""
+ROOT = 0
+"""Of the calls that have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,28 +32,41 @@ class Call:
 
     @property
     def total_bytes(self) -> int:
-        """T: the working region."""
+        """T: the tensor; all N parts together; of all_to_all what one rank has."""
         return self.count * DTYPES[self.dtype].itemsize
 
     @property
     def is_widened(self) -> bool:
         """Partial sums travel at twice the size."""
-        partial = self.collective in REDUCING and self.algorithm in ("ring", "tree")
+        partial = self.collective in REDUCING and self.algorithm not in ("direct", "exchange")
         return partial and DTYPES[self.dtype].widened is not None
 
 
 CALLS = (
-    Call("all_reduce", "ring", "float32", "2T(N−1)/N"),
-    Call("all_reduce", "direct", "float32", "2T(N−1)/N"),
-    Call("all_reduce", "tree", "float32", "T⌈log₂N⌉"),
     Call("all_reduce", "exchange", "float32", "(N−1)T"),
-    Call("all_reduce", "ring", "float16", "3T(N−1)/N"),
+    Call("all_reduce", "direct", "float32", "2T(N−1)/N"),
+    Call("all_reduce", "tree", "float32", "K·T"),
+    Call("all_reduce", "recursive_doubling", "float32", "(L+e)T"),
+    Call("all_reduce", "halving_doubling", "float32", "2T(P−1)/P + e·T"),
+    Call("all_reduce", "ring", "float32", "2T(N−1)/N"),
+    Call("all_reduce", "chain", "float32", "2T (N = 2: T)"),
     Call("all_reduce", "direct", "float16", "2T(N−1)/N"),
-    Call("reduce_scatter", "ring", "float32", "T(N−1)/N"),
+    Call("all_reduce", "ring", "float16", "3T(N−1)/N"),
+    Call("reduce", "direct", "float32", "T"),
+    Call("reduce", "tree", "float32", "T"),
+    Call("reduce", "chain", "float32", "T"),
     Call("reduce_scatter", "direct", "float32", "T(N−1)/N"),
-    Call("all_gather", "ring", "float32", "T(N−1)/N"),
+    Call("reduce_scatter", "ring", "float32", "T(N−1)/N"),
     Call("all_gather", "direct", "float32", "T(N−1)/N"),
-    Call("broadcast", "tree", "float32", "T⌈log₂N⌉"),
+    Call("all_gather", "ring", "float32", "T(N−1)/N"),
+    Call("gather", "direct", "float32", "T/N"),
+    Call("gather", "tree", "float32", "up to T/2"),
+    Call("scatter", "direct", "float32", "T(N−1)/N"),
+    Call("scatter", "tree", "float32", "T(N−1)/N"),
+    Call("all_to_all", "direct", "float32", "T(N−1)/N"),
+    Call("all_to_all", "pairwise", "float32", "T(N−1)/N"),
+    Call("broadcast", "tree", "float32", "K·T"),
+    Call("broadcast", "chain", "float32", "T"),
 )
 
 
@@ -118,14 +133,20 @@ def judge(call: Call, lines: Sequence[Line]) -> list[Row]:
 
 
 def _sent_by(call: Call, rank: int, n: int) -> int:
-    is_cut = call.algorithm in ("ring", "direct")
-    itemsize = DTYPES[call.dtype].itemsize
     return formula.sent_bytes(
         call.collective,
         call.algorithm,
         rank=rank,
         world_size=n,
-        chunk_bytes=formula.chunk_sizes(call.count, n if is_cut else 1, itemsize),
-        root=0 if call.collective == "broadcast" else -1,
+        chunk_bytes=_chunk_bytes(call, n),
+        root=ROOT if call.collective in ROOTED else -1,
         widening=2 if call.is_widened else 1,
     )
+
+
+def _chunk_bytes(call: Call, n: int) -> tuple[int, ...]:
+    itemsize = DTYPES[call.dtype].itemsize
+    if call.collective == "all_to_all":
+        return formula.chunk_sizes(call.count, n, itemsize) * n
+    n_chunks = formula.chunk_count(call.collective, call.algorithm, n)
+    return formula.chunk_sizes(call.count, n_chunks, itemsize)

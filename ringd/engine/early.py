@@ -79,10 +79,14 @@ class EarlyStore:
             self.held_bytes -= sum(len(payload) for _, payload in flow.segments)
             self._frames_of[peer] -= flow.frames
 
-    def drop_group(self, group: int) -> None:
-        """A group is freed here."""
+    def drop_group(self, group: int) -> list[tuple[int, int]]:
+        """A group is freed here; the (seq, peer) of what was held for it."""
+        dropped = []
         for key in [key for key in self._flows if key[0] == group]:
-            self._forget(self._flows.pop(key))
+            by_peer = self._flows.pop(key)
+            self._forget(by_peer)
+            dropped += [(key[2], peer) for peer in by_peer]
+        return dropped
 
     def drop_before(self, epoch: int) -> int:
         """Forget what belongs to epochs before ``epoch``; returns how many operations it was."""

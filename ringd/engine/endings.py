@@ -117,6 +117,7 @@ class Endings:
             if seq not in group.verdicts:
                 group.pending = group.pending or error
             group.remember(seq, error)
+            self._engine.groups.void(group.number, seq, error)
 
     # Calls that do not begin
 
@@ -149,8 +150,8 @@ class Endings:
         if group.pending is not None:
             first, group.pending = group.pending, None
             error = type(first)(
-                "an earlier operation, which had returned here before it could be known, was "
-                f"void: {first.message}",
+                "an earlier operation, which had returned on a rank before it could be known, was "
+                f"void, and this call is void with it on all ranks: {first.message}",
                 **first.fields,
             )
             group.next_seq = seq + 1

@@ -326,6 +326,7 @@ class Engine:
 
     def peer_left(self, rank: int, next_seqs: Mapping[int, int]) -> None:
         """A rank said goodbye; in each group it made the calls before ``next_seqs``."""
+        self.groups.rank_left(rank, next_seqs)
         for group in self.groups:
             if rank not in group.ranks:
                 continue
@@ -387,11 +388,18 @@ class Engine:
         return not self.leaving.holds_back(peer)
 
     def forget_link(self, peer: int) -> None:
-        """The peer's daemon is another one now: a link that waits for the old one is void."""
+        """The peer is lost: a link that waits for it to come back is void."""
         self.unborn.pop(peer, None)
         link = self.links.get(peer)
         if link is not None and not link.up:
             del self.links[peer]
+
+    def replace_peer(self, peer: int) -> None:
+        """Another daemon has taken a peer's place: links to the old one are void."""
+        self.unborn.pop(peer, None)
+        link = self.links.pop(peer, None)
+        if link is not None and link.up:
+            link.connection.abort()
 
     def _give_up(self, link: Link, resumed: int, reason: str) -> None:
         """The link had its time to come back."""

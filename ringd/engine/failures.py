@@ -8,6 +8,7 @@ from ringd.errors import (
     CollectiveError,
     CollectiveMismatchError,
     CollectiveTimeoutError,
+    GroupFreedError,
     PeerLostError,
     ProtocolError,
     RingdError,
@@ -59,9 +60,13 @@ def splits_differ(
     sent, wanted = theirs if isinstance(theirs, list) else (0, 0)
     differ = []
     if sent != from_peer:
-        differ.append(f"rank {peer} sends {sent} rows to rank {op.rank}, which expects {from_peer}")
+        differ.append(
+            f"rank {peer} sends {_rows(sent)} to rank {op.rank}, which expects {from_peer}"
+        )
     if wanted != to_peer:
-        differ.append(f"rank {op.rank} sends {to_peer} rows to rank {peer}, which expects {wanted}")
+        differ.append(
+            f"rank {op.rank} sends {_rows(to_peer)} to rank {peer}, which expects {wanted}"
+        )
     return CollectiveMismatchError(
         f"{_numbered(op.seq, op.spec.group)} differs between ranks: {op.spec}: "
         f"{' and '.join(differ)}. Make each rank's output split for a peer equal to that peer's "
@@ -78,6 +83,10 @@ def splits_differ(
             str(peer): f"{op.spec} to rank {op.rank}: {sent}, from it: {wanted}",
         },
     )
+
+
+def _rows(count: object) -> str:
+    return "1 row" if count == 1 else f"{count} rows"
 
 
 def _numbered(seq: int, group: int) -> str:
@@ -216,10 +225,10 @@ def partial(error: RingdError) -> RingdError:
 
 
 def from_peer(data: object) -> RingdError:
-    """What a peer says of an operation. Only mismatch and timeout travel so; whatever else it
-    calls its error is a CollectiveError here, with no power over this rank's trainer."""
+    """What a peer says of an operation. Only what leaves the epoch standing travels so; whatever
+    else it calls its error is a CollectiveError here, with no power over this rank's trainer."""
     error = from_wire(data)
-    if isinstance(error, CollectiveMismatchError | CollectiveTimeoutError):
+    if isinstance(error, CollectiveMismatchError | CollectiveTimeoutError | GroupFreedError):
         return error
     return CollectiveError(error.message, **error.fields)
 

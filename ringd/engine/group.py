@@ -31,6 +31,7 @@ class Group:
         returned: the calls of rooted operations that returned here, perhaps too early to know.
         broken: why the epoch is over for this group, if it is.
         left: ranks (of the world) that said goodbye, and the seq from which on they take no part.
+        origin: the number of its parent, and of the call there that made it.
     """
 
     number: int
@@ -45,6 +46,7 @@ class Group:
     returned: OrderedDict[int, OpSpec] = field(default_factory=OrderedDict)
     broken: RingdError | None = None
     left: dict[int, int] = field(default_factory=dict)
+    origin: tuple[int, int] = (-1, -1)
     stream: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from ringd.engine import failures
@@ -12,6 +12,7 @@ from ringd.engine.compiler import Compiled, Compiler
 from ringd.engine.group import Group
 from ringd.errors import CollectiveError, GroupFreedError, InvalidArgumentError, RingdError
 from ringd.schedules.select import DEFAULT_THRESHOLDS, Thresholds
+from ringd.wire.frame import Kind
 
 if TYPE_CHECKING:
     from ringd.engine.engine import Engine
@@ -41,6 +42,7 @@ class Groups:
         self._floor = 1  # the lowest number that may still come to be
         self._proposing = False
         self._past: OrderedDict[int, int] = OrderedDict()
+        self._left: dict[int, Mapping[int, int]] = {}
 
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._by_stream.values()))
@@ -62,9 +64,29 @@ class Groups:
             return epoch > self.world.epoch
         return stream - 1 >= self._floor
 
+    def farewell(self, number: int, seq: int) -> RingdError | None:
+        """What to say of a call on a group that was freed here without it; None: it was made."""
+        next_seq = self._past.get(number)
+        if next_seq is None or seq < next_seq:
+            return None
+        return self._freed(number)
+
+    def _freed(self, number: int) -> GroupFreedError:
+        rank = self._engine.rank
+        return GroupFreedError(
+            f"group {number} was closed on rank {rank}: close it on all ranks once its last call "
+            "has returned, and make a new one if it is needed again",
+            group=number,
+            rank=rank,
+        )
+
     def next_seqs(self) -> dict[int, int]:
         """By group, freed ones too, the number of the first call that was not made."""
         return {**self._past, **{group.number: group.next_seq for group in self}}
+
+    def rank_left(self, rank: int, next_seqs: Mapping[int, int]) -> None:
+        """A rank said goodbye: it counts for groups that are still being made, too."""
+        self._left[rank] = next_seqs
 
     def choose_by(self, thresholds: Thresholds) -> None:
         """How "auto" chooses, in all groups."""
@@ -93,20 +115,26 @@ class Groups:
                 f"{MAX_GROUPS} groups are open on this rank, the limit; close some first"
             )
         self._proposing = True
+        origin = (parent.number, parent.next_seq)
         mem[:] = NUMBER.pack(self._floor)
 
         def founded(error: RingdError | None, _: int | None) -> None:
             self._proposing = False
             if error is None:
-                error = self._take(NUMBER.unpack(mem)[0], compiled.ranks, parent.epoch)
+                error = self._take(NUMBER.unpack(mem)[0], compiled.ranks, parent.epoch, origin)
             on_done(error, None)
 
         return founded
 
-    def _take(self, number: int, ranks: tuple[int, ...], epoch: int) -> RingdError | None:
+    def _take(
+        self, number: int, ranks: tuple[int, ...], epoch: int, origin: tuple[int, int]
+    ) -> RingdError | None:
         if not self._floor <= number < MAX_NUMBER:
             return CollectiveError(f"a peer proposed {number} as the number of a group")
         group = self._make(number, ranks, epoch)
+        group.origin = origin
+        for rank in self._left.keys() & set(ranks):
+            group.left[rank] = self._left[rank].get(number, 0)
         self._by_stream[group.stream] = group
         self._floor = number + 1
         return None
@@ -124,20 +152,33 @@ class Groups:
         )
         return Group(number, ranks, rank, compiler, epoch)
 
+    def void(self, parent: int, seq: int, error: RingdError) -> None:
+        """The call that made a group turns out to be void on other ranks: so is the group."""
+        for group in self:
+            if group.origin == (parent, seq) and group.broken is None:
+                group.broken = error
+                for op in list(group.ops.values()):
+                    op.end(failures.during(error, op))
+                self._engine.mail.group_freed(group, error)
+
     def free(self, number: int) -> None:
         """No call on the group follows here: plans, mail and idle links are given back."""
         group = self._by_stream.pop(1 + number, None) if number > 0 else None
         if group is None:
             return
         engine = self._engine
-        error = GroupFreedError(f"group {number} was closed on rank {engine.rank}", group=number)
-        for op in list(group.ops.values()):
-            op.end(failures.during(error, op))
-        self._past[number] = group.next_seq
+        error = self._freed(number)
+        cut_short = [(op.seq, peer) for op in group.ops.values() for peer in group.ranks]
+        self._past[number] = min(group.ops, default=group.next_seq)
         if len(self._past) > MAX_PAST:
             self._past.popitem(last=False)
+        for op in list(group.ops.values()):
+            op.end(failures.during(error, op))
         engine.mail.group_freed(group, error)
-        engine.router.early.drop_group(number)
+        for seq, peer in cut_short + engine.router.early.drop_group(number):
+            link = engine.links.get(peer)
+            if link is not None:
+                link.send_note(Kind.ABORT, group.stream, [group.epoch, seq, error.to_wire()])
         engine.leaving.group_freed(group)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -146,6 +187,7 @@ class Groups:
         self._by_stream = {self.world.stream: self.world}
         self._floor, self._proposing = 1, False
         self._past.clear()
+        self._left.clear()
         self.world.begin_epoch(epoch)
         for group in freed:
             self._engine.leaving.group_freed(group)

@@ -50,7 +50,7 @@ class Router:
             held = self._hold(link, group, stream, header)
             self.early.keep(held, header[:3], bytes(inline) if inline is not None else b"")
         else:
-            self._answer_late(link, group, header)
+            self._answer_late(link, group, stream, header)
         return bin_for(size, inline)
 
     def on_credit(self, link: Link, stream: int, header: Any) -> None:
@@ -64,7 +64,7 @@ class Router:
             held = self._hold(link, group, stream, header)
             held.credit = max(held.credit, header[2])
         else:
-            self._answer_late(link, group, header)
+            self._answer_late(link, group, stream, header)
 
     def on_envelope(self, link: Link, stream: int, header: Any) -> None:
         """A peer entered an operation, says with what call, and may wait for credit."""
@@ -83,7 +83,7 @@ class Router:
         elif self._is_early(group, stream, header):
             self._hold(link, group, stream, header).asks = True
         else:
-            self._answer_late(link, group, header)
+            self._answer_late(link, group, stream, header)
 
     def on_abort(self, link: Link, stream: int, header: Any) -> None:
         """A peer says that an operation ended with an error."""
@@ -148,7 +148,8 @@ class Router:
         if group is None:
             return self._engine.groups.is_future(stream, epoch)
         if epoch == group.epoch:
-            return bool(seq >= group.next_seq) and seq not in group.verdicts
+            ahead = bool(seq >= group.next_seq) and seq not in group.verdicts
+            return ahead and group.broken is None
         return bool(epoch > group.epoch)
 
     def _hold(self, link: Link, group: Group | None, stream: int, header: list[Any]) -> EarlyFlow:
@@ -165,18 +166,21 @@ class Router:
             held.pair = header[5] if len(header) > 5 else None
         return held
 
-    def _answer_late(self, link: Link, group: Group | None, header: list[Any]) -> None:
+    def _answer_late(self, link: Link, group: Group | None, stream: int, header: list[Any]) -> None:
         """A frame for an operation that is over here: say how it ended, if it failed."""
         self.dropped_frames += 1
         epoch, seq = header[0], header[1]
-        if group is None or epoch != group.epoch:
+        if epoch != self._engine.world.epoch:
             return
-        verdict = group.verdicts.get(seq)
-        if verdict is None:
-            if len(header) > 3:
-                self._engine.endings.void_late(group, seq, link.peer, header[3])
+        if group is None:
+            verdict = self._engine.groups.farewell(stream - 1, seq)
         else:
-            link.send_note(Kind.ABORT, group.stream, [epoch, seq, verdict.to_wire()])
+            verdict = group.verdicts.get(seq)
+            if verdict is None and len(header) > 3 and seq < group.next_seq:
+                self._engine.endings.void_late(group, seq, link.peer, header[3])
+            verdict = verdict or group.broken
+        if verdict is not None:
+            link.send_note(Kind.ABORT, stream, [epoch, seq, verdict.to_wire()])
 
 
 def _check_introduction(header: list[Any]) -> None:

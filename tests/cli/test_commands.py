@@ -10,6 +10,7 @@ from typing import Any, get_args
 import pytest
 from typer.testing import Result
 
+from ringd.bench.matrix import Matrix
 from ringd.cli import options
 from ringd.config.settings import Settings
 from ringd.config.values import PortRange, format_size
@@ -186,38 +187,46 @@ class TestBench:
 
     def test_its_defaults(self, ringd: Invoke, calls: Any) -> None:
         assert ringd("bench").exit_code == 0
-        assert calls[0][1] == {
-            "op": "all_reduce",
-            "sizes_bytes": [1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20],
-            "world_sizes": [2, 4],
-            "peers": ["gloo"],
-            "rounds": 5,
-            "dtype": "float32",
-            "algorithms": ["auto"],
-            "memory": ["ordinary", "arena"],
-            "json_path": None,
-            "quick": False,
-        }
+        (args, kwargs) = calls[0]
+        assert args[0] == Matrix(
+            ops=["all_reduce"],
+            sizes_bytes=[1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20],
+            world_sizes=[2, 4],
+            peers=["gloo"],
+            dtype="float32",
+            algorithms=["auto"],
+            memory=["ordinary", "arena"],
+        )
+        assert kwargs == {"rounds": 5, "json_path": None, "quick": False}
 
     def test_its_flags(self, ringd: Invoke, calls: Any) -> None:
         result = ringd(
-            "bench", "--op", "broadcast", "--sizes", "1K, 2K", "-n", "3", "-n", "5",
-            "--peers", "none", "--rounds", "7", "--dtype", "bfloat16", "--algorithm", "tree",
-            "--algorithm", "auto", "--memory", "arena", "--json", "b.json", "--quick",
+            "bench", "--op", "broadcast", "--op", "reduce", "--sizes", "1K, 2K", "-n", "3",
+            "-n", "5", "--peers", "none", "--rounds", "7", "--dtype", "bfloat16",
+            "--algorithm", "tree", "--algorithm", "auto", "--memory", "arena",
+            "--json", "b.json", "--quick",
         )  # fmt: skip
         assert result.exit_code == 0, result.output
-        assert calls[0][1] == {
-            "op": "broadcast",
-            "sizes_bytes": [1024, 2048],
-            "world_sizes": [3, 5],
-            "peers": [],
-            "rounds": 7,
-            "dtype": "bfloat16",
-            "algorithms": ["tree", "auto"],
-            "memory": ["arena"],
-            "json_path": Path("b.json"),
-            "quick": True,
-        }
+        (args, kwargs) = calls[0]
+        assert args[0] == Matrix(
+            ops=["broadcast", "reduce"],
+            sizes_bytes=[1024, 2048],
+            world_sizes=[3, 5],
+            peers=[],
+            dtype="bfloat16",
+            algorithms=["tree", "auto"],
+            memory=["arena"],
+        )
+        assert kwargs == {"rounds": 7, "json_path": Path("b.json"), "quick": True}
+
+    def test_all_is_every_operation_once(self, ringd: Invoke, calls: Any) -> None:
+        assert ringd("bench", "--op", "reduce", "--op", "all").exit_code == 0
+        ops = calls[0][0][0].ops
+        assert len(ops) == len(set(ops)) == 10
+        assert {"all_reduce", "all_to_all", "sendrecv", "barrier"} <= set(ops)
+
+    def test_what_only_moves_can_have_any_dtype(self, ringd: Invoke, calls: Any) -> None:
+        assert ringd("bench", "--op", "all_gather", "--dtype", "float8_e5m2").exit_code == 0
 
     @pytest.mark.parametrize(
         ("args", "text"),
@@ -230,6 +239,9 @@ class TestBench:
             (("--peers", "glo"), "did you mean 'gloo'?"),
             (("--memory", ""), "--memory '' is unknown; known: ordinary, arena"),
             (("--sizes", "1Q"), "--sizes '1Q': a size is"),
+            (("--op", "all", "--algorithm", "ring"), "--op reduce --algorithm 'ring' is unknown"),
+            (("--op", "sendrecv", "-n", "1"), "sendrecv needs two ranks"),
+            (("--dtype", "float8_e5m2"), "--op all_reduce --dtype float8_e5m2: op sum is not"),
         ],
     )
     def test_what_is_unknown_is_named_with_what_is_known(

@@ -14,6 +14,7 @@ import pytest
 
 import ringd_client
 from ringd_client import Communicator
+from tests.client.stub_cluster import Cluster
 from tests.client.stub_daemon import StubDaemon
 
 
@@ -69,6 +70,22 @@ def start_daemon(tmp_path: Path) -> Iterator[Callable[..., StubDaemon]]:
     yield start
     for daemon in started:
         daemon.stop()
+
+
+@pytest.fixture
+def new_cluster(tmp_path: Path) -> Iterator[Callable[[int], Cluster]]:
+    """Make the daemons of any number of ranks; they end with the test."""
+    made: list[Cluster] = []
+
+    def make(world_size: int) -> Cluster:
+        folder = tmp_path / f"c{len(made)}"
+        folder.mkdir()
+        made.append(Cluster(folder, world_size))
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.stop()
 
 
 @pytest.fixture

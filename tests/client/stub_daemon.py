@@ -174,7 +174,7 @@ class StubDaemon:
         elif kind == ipc.SUBMIT:
             self._submit(Submitted(body[0], unpack_spec(body[1]), *body[2:]))
         elif kind == ipc.POISON:
-            self.poisons.append((unpack_spec(body[1]), body[2]))
+            self._poison(unpack_spec(body[1]), body[2])
         elif kind == ipc.FREE_GROUP:
             self.freed.append(body[0])
         elif kind == ipc.STATUS:
@@ -190,6 +190,9 @@ class StubDaemon:
         elif self.welcomes:
             place = {"rank": self.rank, "world_size": self.world_size, "epoch": 4}
             self.send(ipc.WELCOME, place)
+
+    def _poison(self, spec: OpSpec, error: dict[str, Any]) -> None:
+        self.poisons.append((spec, error))
 
     def _submit(self, submitted: Submitted) -> None:
         self.submitted.append(submitted)

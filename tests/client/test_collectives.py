@@ -12,28 +12,63 @@ import numpy as np
 import pytest
 import torch
 
-from ringd.vocabulary import DTYPES, OpSpec
+from ringd.errors import UnsupportedReductionError
+from ringd.vocabulary import DTYPES, OpSpec, reductions
 from ringd_client import Communicator
 from tests.client.stub_daemon import StubDaemon
 
 DTYPE_NAMES = list(DTYPES)
-NUMPY_NAMES = [name for name in DTYPE_NAMES if name != "bfloat16"]
+SUMMED = [name for name in DTYPE_NAMES if "sum" in reductions(name)]
+OPAQUE = [name for name in DTYPE_NAMES if not reductions(name)]
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_all_reduce_of_torch_tensors_in_place(comm: Communicator, name: str) -> None:
+    tensor = torch.tensor([0, 1, 2, 3]).to(getattr(torch, name))
+    expected = tensor if name == "bool" else tensor * 3
+    result = tensor.clone()
+    assert comm.all_reduce(result) is result
+    assert result.equal(expected)
+    assert result.dtype is getattr(torch, name)
+
+
+@pytest.mark.parametrize("name", [name for name in SUMMED if name != "bfloat16"])
+def test_all_reduce_of_numpy_arrays_in_place(comm: Communicator, name: str) -> None:
+    array = np.array([0, 1, 2, 3]).astype(name)
+    expected = array.copy() if name == "bool" else array * array.dtype.type(3)
+    assert comm.all_reduce(array) is array
+    assert (array == expected).all()
+    assert array.dtype == name
 
 
 @pytest.mark.parametrize("name", DTYPE_NAMES)
-def test_all_reduce_of_torch_tensors_in_place(comm: Communicator, name: str) -> None:
-    tensor = torch.arange(6, dtype=getattr(torch, name))
-    assert comm.all_reduce(tensor) is tensor
-    assert tensor.tolist() == [0, 3, 6, 9, 12, 15]
-    assert tensor.dtype is getattr(torch, name)
+def test_every_dtype_is_moved_bit_for_bit(
+    comm: Communicator, daemon: StubDaemon, name: str
+) -> None:
+    seen: list[bytes] = []
+    daemon.script = lambda submitted: seen.append(daemon.region(submitted).tobytes())
+    dtype = getattr(torch, name)
+    bits = bytes(range(1, 193)) if name != "bool" else bytes([0, 1, 1] * 64)
+    tensor = torch.frombuffer(bytearray(bits), dtype=dtype)
+    comm.broadcast(tensor, 1)
+    comm.broadcast(tensor.as_strided((len(tensor) // 2,), (2,)), 1)
+    itemsize = dtype.itemsize
+    pieces = [bits[i : i + itemsize] for i in range(0, len(bits), 2 * itemsize)]
+    assert seen == [bits, b"".join(pieces)]
+    comm.broadcast(tensor, 0)
+    assert daemon.submitted[-1].spec.dtype == name
+    counted = np.arange(len(tensor)).astype(daemon.region(daemon.submitted[-1]).dtype)
+    assert tensor.view(torch.uint8).numpy().tobytes() == counted.tobytes()
 
 
-@pytest.mark.parametrize("name", NUMPY_NAMES)
-def test_all_reduce_of_numpy_arrays_in_place(comm: Communicator, name: str) -> None:
-    array = np.arange(6, dtype=name)
-    assert comm.all_reduce(array) is array
-    assert array.tolist() == [0, 3, 6, 9, 12, 15]
-    assert array.dtype == name
+@pytest.mark.parametrize("name", OPAQUE)
+def test_types_that_are_only_moved_are_not_reduced(
+    comm: Communicator, daemon: StubDaemon, name: str
+) -> None:
+    with pytest.raises(UnsupportedReductionError, match="can only be moved"):
+        comm.all_reduce(torch.zeros(3).to(getattr(torch, name)))
+    comm.barrier()
+    assert [spec.collective for spec, _ in daemon.poisons] == ["all_reduce"]
 
 
 @pytest.mark.parametrize(("op", "expected"), [("prod", 8.0), ("min", 2.0), ("avg", 2.0)])

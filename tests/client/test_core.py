@@ -8,6 +8,7 @@ import pytest
 
 from ringd.errors import (
     CollectiveMismatchError,
+    CommunicatorClosedError,
     DaemonLostError,
     InvalidArgumentError,
     PeerLostError,
@@ -70,6 +71,43 @@ def test_operations_may_be_answered_in_any_order() -> None:
     assert (first.answered, second.answered) == (False, True)
     assert state.receive(done(first)) == (first,)
     assert not state.pending
+
+
+def test_the_result_of_a_success_is_what_a_wait_returns() -> None:
+    state = ClientState(rank=0)
+    received, moved, failed = submitted(state), submitted(state), submitted(state)
+    for operation in (received, moved, failed):
+        operation.output = "as called"
+    state.receive(done(received, result=4))
+    state.receive(done(moved))
+    state.receive(done(failed, CollectiveMismatchError("differs"), result=4))
+    outputs = [operation.output for operation in (received, moved, failed)]
+    assert outputs == [4, "as called", "as called"]
+
+
+def test_a_group_is_open_until_it_is_closed_or_its_epoch_ends() -> None:
+    state = ClientState(rank=0)
+    with pytest.raises(CommunicatorClosedError, match="group 3"):
+        state.admit(3)
+    state.open_group(3)
+    state.admit(3)
+    for group in (4, 3, 3):  # of 4 nothing is known; the first cause counts
+        state.receive(done(submitted(state), PeerLostError(f"cause {group}", group=group)))
+    with pytest.raises(PeerLostError, match="cause 3"):
+        state.admit(3)
+    state.admit()
+    assert state.close_group(3)
+    assert not state.close_group(3)
+    with pytest.raises(CommunicatorClosedError):
+        state.admit(3)
+
+
+def test_room_for_several_operations_is_asked_for_at_once() -> None:
+    state = ClientState(rank=0, max_in_flight=5)
+    submitted(state)
+    state.admit(count=4)
+    with pytest.raises(TooManyOperationsError):
+        state.admit(count=5)
 
 
 def test_a_success_writes_and_a_failure_does_not() -> None:

@@ -135,3 +135,38 @@ def test_a_lazily_negated_view_is_read_as_its_values(comm: Communicator) -> None
     output = torch.zeros(3, 2)
     comm.all_gather(output, negated)
     assert output[1].tolist() == [-2, -4]
+
+
+def test_inputs_may_be_read_only_expanded_or_leaves_of_autograd(comm: Communicator) -> None:
+    fixed = np.arange(6.0).reshape(3, 2)
+    fixed.flags.writeable = False
+    leaf = torch.arange(6.0, dtype=torch.float64).reshape(3, 2).requires_grad_()
+    expanded = torch.ones(1, 2, dtype=torch.float64).expand(3, 2)
+    for tensor in (fixed, leaf, expanded):
+        row = tensor[1].tolist()
+        comm.reduce(tensor, 0)
+        comm.gather(None, tensor, 2)
+        comm.send(tensor, 0)
+        mine = np.zeros(2)
+        comm.scatter(mine, tensor, 1)
+        assert mine.tolist() == row
+        output = torch.zeros(3, 2, dtype=torch.float64)
+        comm.all_to_all(output, tensor)
+        assert output.tolist() == [[0, 1], row, [200, 201]]
+        comm.reduce_scatter(mine, tensor)
+        assert mine.tolist() == [3 * x for x in row]
+    assert fixed.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert leaf.grad is None
+
+
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_new_outputs_are_written_past_autograd(comm: Communicator, guard: Any) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2, 3))
+    with guard():
+        comm.recv(parameter.t(), 0)
+        assert parameter.tolist() == [[0, 2, 4], [1, 3, 5]]
+        comm.all_gather([torch.zeros(3), *[parameter[r] for r in range(2)]], torch.ones(3))
+    assert parameter.tolist() == [[1, 1, 1], [200, 201, 202]]
+    assert parameter.requires_grad
+    assert parameter.is_leaf
+    assert parameter.grad is None

@@ -15,6 +15,7 @@ def verify_row(**changes: Any) -> Row:
         "algorithm": "ring",
         "count": 1003,
         "root": -1,
+        "form": "",
         "world_size": 4,
         "reference": "gloo",
         "max_error": 1e-7,

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from ringd.demo import fault, timing, traffic, training, verify
-from ringd.demo.cases import Case
+from ringd.demo.cases import Case, cases
 from ringd.demo.traffic import Call
+from ringd.vocabulary import ALGORITHMS
 
 Row = dict[str, Any]
 
@@ -17,7 +18,13 @@ ALL_REDUCE = Case("all_reduce", "float32", "sum", "ring", 8)
 
 
 def result(**changes: Any) -> Row:
-    right = {"max_error": 1e-7, "tolerance": 3e-7, "digest": "a", "repeat_equal": True}
+    right = {
+        "reference": "gloo",
+        "max_error": 1e-7,
+        "tolerance": 3e-7,
+        "digest": "a",
+        "repeat_equal": True,
+    }
     return right | changes
 
 
@@ -48,6 +55,12 @@ class TestVerify:
         case = Case("reduce_scatter", "float32", "sum", "ring", 8)
         row = verify.judge(case, [result(), result(digest="b")])
         assert (row["ok"], row["bit_equal"]) == (True, None)
+
+    def test_cases_of_one_form_are_one_order(self) -> None:
+        found = verify.batches(4)
+        assert sum(map(len, found.values())) == len(cases(4))
+        for name, batch in found.items():
+            assert {case.form or case.collective for case in batch} == {name}
 
     def test_nobody_may_leave_a_barrier_before_the_last_has_come(self) -> None:
         case = Case("barrier", "", "", "tree", 0)
@@ -103,6 +116,27 @@ class TestTraffic:
 
     def test_every_region_can_be_cut_evenly_by_all_world_sizes(self) -> None:
         assert all(call.count % n == 0 for call in traffic.CALLS for n in (2, 3, 4))
+
+    def test_every_collective_is_counted_by_every_algorithm(self) -> None:
+        counted = {(call.collective, call.algorithm) for call in traffic.CALLS}
+        assert counted == {
+            (collective, algorithm)
+            for collective, names in ALGORITHMS.items()
+            for algorithm in names
+            if algorithm != "auto" and collective not in ("barrier", "new_group")
+        }
+
+    def test_each_rank_of_an_all_to_all_sends_all_but_its_own_part(self) -> None:
+        call = Call("all_to_all", "pairwise", "float32", "T(N−1)/N", count=12)
+        rows = traffic.judge(call, [line(0, 24, 24), line(1, 24, 24)])
+        assert [row["ok"] for row in rows] == [True, True]
+        assert {row["formula_bytes"] for row in rows} == {24}
+
+    def test_only_the_root_of_a_scatter_sends(self) -> None:
+        call = Call("scatter", "direct", "float32", "T(N−1)/N", count=12)
+        rows = traffic.judge(call, [line(0, 24, 0), line(1, 0, 24)])
+        assert [row["ok"] for row in rows] == [True, True]
+        assert not all(r["ok"] for r in traffic.judge(call, [line(0, 0, 24), line(1, 24, 0)]))
 
 
 class TestTiming:

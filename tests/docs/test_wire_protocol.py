@@ -8,11 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from ringd.engine import early, link, run_ahead
+from ringd.engine import early, groups, link, mail_frames, mail_lane, run_ahead
 from ringd.engine.engine import EngineOptions
 from ringd.rendezvous import agent, intake
 from ringd.transport import handshaking
-from ringd.vocabulary import ALGORITHMS, DTYPES, REDUCE_OPS, OpSpec
+from ringd.vocabulary import (
+    ALGORITHMS,
+    DTYPES,
+    MAX_DIMS,
+    MAX_SPEC_BYTES,
+    MAX_TAG,
+    REDUCE_OPS,
+    SEND,
+    OpSpec,
+)
 from ringd.wire import frame, handshake, ipc
 
 TOP = Path(__file__).resolve().parents[2]
@@ -94,6 +103,7 @@ def test_every_message_of_the_control_connection_is_listed() -> None:
 
 def test_every_message_of_the_local_protocol_is_listed_with_its_number() -> None:
     names = ("HELLO", "SEGMENT", "DROP_SEGMENT", "SUBMIT", "POISON", "STATUS", "GOODBYE")
+    names += ("FREE_GROUP",)
     names += ("WELCOME", "REFUSED", "DONE", "STATUS_REPLY", "BYE")
     section = PAGE.partition("## Part two")[2]
     found = dict(re.findall(r"^\| (\d+) \| `\[(\w+)[,\]]", section, re.MULTILINE))
@@ -109,9 +119,20 @@ def test_every_reason_for_a_refusal_is_listed() -> None:
     assert reasons >= {"version", "protocol", "job", "secret", "rank_taken"}
 
 
-@pytest.mark.parametrize("word", [*DTYPES, *REDUCE_OPS, *ALGORITHMS, "exchange", "direct", "ring"])
+ALGORITHM_NAMES = sorted({name for names in ALGORITHMS.values() for name in names})
+
+
+@pytest.mark.parametrize("word", [*DTYPES, *REDUCE_OPS, *ALGORITHMS, SEND, *ALGORITHM_NAMES])
 def test_every_word_of_a_fingerprint_is_there(word: str) -> None:
     assert f"`{word}`" in PAGE
+
+
+def test_the_moves_of_every_algorithm_are_listed() -> None:
+    section = PAGE.partition("### Moves")[2].partition("\n### ")[0]
+    table = re.findall(r"^\| `(\w+)`([^|]*)\|", section, re.MULTILINE)
+    for collective, names in ALGORITHMS.items():
+        listed = {name for name, of in table if collective in of or not of.strip(" ()")}
+        assert set(names) - {"auto"} <= listed
 
 
 @pytest.mark.parametrize(
@@ -131,11 +152,30 @@ def test_every_word_of_a_fingerprint_is_there(word: str) -> None:
         (early.MAX_EARLY_BYTES >> 20, "ringd keeps up to {} MiB"),
         (early.MAX_EARLY_FRAMES_OF_PEER, "payload and {:,} frames"),
         (run_ahead.RUN_AHEAD_BYTES >> 20, "take the count over {} MiB"),
+        (run_ahead.RUN_AHEAD_TOTAL_BYTES >> 20, "the bound is {} MiB div (N−1)"),
+        (
+            run_ahead.RUN_AHEAD_TOTAL_BYTES // run_ahead.RUN_AHEAD_BYTES + 1,
+            "With more than {} ranks",
+        ),
+        (run_ahead.RUN_AHEAD_OPERATIONS, "at most {:,} operations are counted"),
         (4 * EngineOptions().max_in_flight, "for seq up to {:,} beyond"),
+        (mail_lane.MAX_UNTAKEN_MESSAGES, "Beyond {:,} messages, or 4 MiB"),
+        (run_ahead.RUN_AHEAD_BYTES >> 20, "Beyond 1,024 messages, or {} MiB"),
+        (
+            mail_lane.OFFERS_FACTOR * EngineOptions().max_in_flight,
+            "more than {:,} offers waiting (4 times `max_in_flight`)",
+        ),
+        (mail_frames.MAX_KEPT_FRAMES, "of each peer up to {:,} frames and 4 times"),
+        (mail_frames.KEPT_ALLOWANCES, "16,384 frames and {} times the bytes above"),
+        (intake.MAX_PAIRS, "pairs of whole numbers, at most {:,}"),
+        (MAX_SPEC_BYTES >> 10, "At most {} KiB. A scalar"),
+        (MAX_DIMS, "array of at most {} sizes"),
+        (MAX_TAG.bit_length(), "`tag` is from 0 to 2^{} − 1"),
+        (groups.MAX_NUMBER.bit_length() - 1, "Numbers are below 2^{}."),
         (EngineOptions().eager_bytes >> 10, "`eager_bytes` ({} KiB by default)"),
         (EngineOptions().segment_bytes >> 20, "`segment_bytes` ({} MiB by default)"),
         (ipc.MAX_MESSAGE_BYTES >> 10, "of at most {} KiB. HELLO"),
     ],
 )
 def test_the_numbers_are_the_codes(value: int, sentence: str) -> None:
-    assert sentence.format(value) in FLAT
+    assert sentence.format(value) in FLAT.replace("2³¹", "2^31")

@@ -42,6 +42,12 @@ class Posted:
 Pending = asyncio.Future[Posted]
 
 
+def error_of(one: Posted) -> RingdError:
+    """The error of one that failed."""
+    assert one.error is not None
+    return one.error
+
+
 def message(count: int, *, sender: int, salt: int = 0, dtype: str = "float32") -> Array:
     """Data that tells its sender, its salt and each place in it, exact in every dtype."""
     return ((np.arange(count) * 7 + sender * 1009 + salt * 31) % 2039).astype(dtype)

@@ -264,9 +264,27 @@ def test_a_freed_group_ends_what_is_in_flight_and_refuses_what_comes_after() -> 
         for ended in (await flying, await scene.call(0, spec, np.zeros(0))):
             assert isinstance(ended.error, GroupFreedError)
             assert ended.error.fields["group"] == number
-        other = await scene.call(1, spec, timeout_s=1.0)
-        assert isinstance(other.error, CollectiveTimeoutError)
-        assert other.error.fields["waiting_on"] == [0]
+        other = await scene.call(1, spec, timeout_s=10.0)
+        assert isinstance(other.error, GroupFreedError)
+        assert other.error.fields["rank"] == 0
+        assert other.took_s <= MISMATCH_WITHIN_S
+        await scene.sum_works()
+
+    scene.run(main)
+
+
+def test_a_call_that_had_begun_when_a_member_freed_the_group_is_told() -> None:
+    scene = Scene(3)
+
+    async def main() -> None:
+        number = await found(scene, (0, 1, 2))
+        spec = OpSpec("all_reduce", "float32", "sum", (100_000,), group=number)
+        begun = [scene.call(r, spec, timeout_s=10.0) for r in (1, 2)]
+        await asyncio.sleep(0.1)
+        scene.engine(0).groups.free(number)
+        for ended in await scene.all(begun):
+            assert isinstance(ended.error, GroupFreedError)
+            assert ended.took_s <= 0.1 + MISMATCH_WITHIN_S
         await scene.sum_works()
 
     scene.run(main)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 
 import numpy as np
 import pytest
@@ -333,63 +332,5 @@ def test_messages_of_groups_collectives_and_other_messages_share_a_link() -> Non
         sent, got = await scene.ended(large)
         assert sent.error is None
         assert (got.array == message(count, sender=0)).all()
-
-    scene.run(main)
-
-
-Sent = tuple[int, int, int, int, int]
-"""Sender, receiver, tag, elements, salt."""
-
-
-def drawn_sends(rng: random.Random, n: int) -> list[Sent]:
-    """A hundred and twenty messages between ``n`` ranks."""
-    found = []
-    for salt in range(120):
-        a, b = rng.sample(range(n), 2)
-        found.append((a, b, rng.randrange(3), rng.choice([0, 1, 50, 300, 3000]), salt))
-    return found
-
-
-def drawn_receives(rng: random.Random, sends: list[Sent]) -> list[Sent]:
-    """What each receive gets, by the rule "first in, first out by source and tag", if receives that
-    name sender and tag are posted in an order that is drawn."""
-    queues: dict[tuple[int, int, int], list[Sent]] = {}
-    for sent in sends:
-        queues.setdefault(sent[:3], []).append(sent)
-    keys = [sent[:3] for sent in sends]
-    rng.shuffle(keys)
-    return [queues[key].pop(0) for key in keys]
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_a_random_program_gets_every_message_where_the_rule_puts_it(seed: int) -> None:
-    rng = random.Random(seed)
-    n = rng.choice([2, 3, 5])
-    scene = MailScene(n, pipe_bytes=rng.choice([2048, 65536]), **SIZES)
-    sends = drawn_sends(rng, n)
-    receives = drawn_receives(rng, sends)
-
-    async def paced(futures: list[Pending], future: Pending) -> None:
-        futures.append(future)
-        if rng.random() < 0.4:
-            await asyncio.sleep(rng.random() * 0.02)
-
-    async def send_all() -> None:
-        futures: list[Pending] = []
-        for a, b, tag, count, salt in sends:
-            await paced(futures, scene.send(a, b, message(count, sender=a, salt=salt), tag=tag))
-        assert {sent.code for sent in await scene.ended(futures)} == {"ok"}
-
-    async def receive_all() -> None:
-        futures: list[Pending] = []
-        for a, b, tag, count, _ in receives:
-            await paced(futures, scene.recv(b, a, count, tag=tag))
-        for (a, _, _, count, salt), got in zip(receives, await scene.ended(futures), strict=True):
-            assert got.error is None, got.error
-            assert (got.array == message(count, sender=a, salt=salt)).all()
-
-    async def main() -> None:
-        await asyncio.gather(receive_all(), send_all())
-        scene.nothing_is_left(*range(n))
 
     scene.run(main)

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(120)]
@@ -67,6 +68,23 @@ def test_hello_asyncio_prints_three_operations_in_the_order_of_its_awaits() -> N
         own = [line for line in lines if line.startswith(f"rank {rank} ")]
         expected = [f"rank {rank} of 2: operation {i} gives {2 * i + 1}" for i in (2, 0, 1)]
         assert own == expected
+
+
+def test_pipeline_gives_back_what_its_two_stages_compute() -> None:
+    expected = ["ranks (0, 1): 8 micro-batches came back, the sums are right"]
+    assert ranks_of("pipeline.py") == expected
+
+
+def test_shuffle_moves_every_record_to_the_owner_of_its_key() -> None:
+    records = [
+        np.random.default_rng(rank).integers((100, 1000), size=(10_000, 2)) for rank in (0, 1)
+    ]
+    keys = np.bincount(np.concatenate(records)[:, 0])
+    (line,) = ranks_of("shuffle.py")
+    told = re.fullmatch(r"all moved: True; key (\d+) is in (\d+) records", line)
+    assert told is not None, line
+    key, times = map(int, told.groups())
+    assert times == keys[key] == keys.max()
 
 
 def losses(lines: list[str]) -> list[float]:

@@ -113,3 +113,4 @@ def standing(_standing: dict[int, Daemons]) -> Iterator[Callable[[int], Daemons]
             lambda group=group: all(not group.status(r)["in_flight"] for r in range(group.n)),
             "no operation is left in a daemon",
         )
+        assert group.complaints() == []

@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -52,6 +53,12 @@ def until(condition: Callable[[], T], what: str, within_s: float = PATIENCE_S) -
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
         time.sleep(0.005)
     return value
+
+
+def nothing_is_wrong(results: Sequence[dict[str, Any]]) -> None:
+    """No rank has noted anything that is ``wrong``."""
+    wrong = [f"rank {rank}: {text}" for rank, told in enumerate(results) for text in told["wrong"]]
+    assert not wrong, "\n".join(wrong)
 
 
 # ---------------------------------------------------------------- processes
@@ -240,6 +247,7 @@ class Daemons:
         self._secret.touch(mode=0o600)
         self._secret.write_text(os.urandom(16).hex())
         self._daemons: dict[int, subprocess.Popen[bytes]] = {}
+        self._read: dict[str, int] = {}
         self._service = self._spawn("rendezvous")
         self.rendezvous = until(self._announced, "the rendezvous says where it listens")
 
@@ -314,6 +322,20 @@ class Daemons:
     def log(self, name: str) -> str:
         """What "rendezvous", "daemon0" … has logged."""
         return self._log_path(name).read_text(errors="replace")
+
+    def complaints(self) -> list[str]:
+        """What daemons and rendezvous have warned of since this was asked last.
+
+        A link that broke, a frame or a message that was none, a handshake that failed: as long
+        as no daemon dies and no stranger dials, there is nothing.
+        """
+        found = []
+        for name in (*(f"daemon{rank}" for rank in self._daemons), "rendezvous"):
+            text = self.log(name)
+            lines = text[self._read.get(name, 0) :].splitlines()
+            self._read[name] = len(text)
+            found += [f"{name}: {x}" for x in lines if re.search(r": (warning|error): ", x)]
+        return found
 
     def daemon_pid(self, rank: int) -> int:
         """For signals and measurements."""

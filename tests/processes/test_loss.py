@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.processes.harness import WIDER, Daemons, cpu_seconds, until
+from tests.processes.links import link_of
 from tests.processes.programs import faults
 
 Standing = Callable[[int], Daemons]
@@ -80,6 +81,49 @@ def test_t1_a_trainer_that_ends_without_a_goodbye_is_known_to_all_survivors(
     group.trainers.pop(VICTIM).end()
     ended_at = time.monotonic()
     all_survivors_know(group.results(but=VICTIM), VICTIM, ended_at)
+
+
+def test_m4_a_rank_that_ends_one_call_before_its_peer_is_named_at_once(
+    standing: Standing,
+) -> None:
+    group = standing(2)
+    group.trainer(0).start(faults.call, times=5)
+    group.trainer(1).start(faults.reduce_then_vanish, times=4)
+    group.trainers.pop(1).end()
+    told = group.trainer(0).result()
+    assert told["error"] == "PeerLostError", told
+    assert told["fields"]["rank"] == 1
+    assert told["took_s"] < WITHIN_S
+    assert told["untouched"]
+
+
+def test_m5_a_link_that_is_cut_half_way_ends_the_call_and_every_later_one(
+    daemons: Callable[..., Daemons],
+) -> None:
+    group = daemons(2)
+    count = 64_000_000  # 256 MB: long enough to be met on its way
+    for _ in range(3):
+        group.connect()
+        with link_of(group, 1, 0) as link:
+            half = link.received_bytes + 2 * count
+            group.start(faults.cast_large, count=count, timeout_s=50)
+            until(lambda h=half, end=link: end.received_bytes > h, "half of the bytes are there")
+            link.cut()
+        sender, receiver = group.results()
+        assert sender["right"]
+        assert receiver["right"], "neither what was there before nor what was sent"
+        if receiver["error"] is not None:
+            break
+        group.disconnect()
+    assert receiver["error"] == "PeerLostError", receiver
+    for rank in range(2):
+        later = group.trainer(rank).do(faults.call, timeout_s=20)
+        assert later["error"] == "PeerLostError", later
+        assert later["took_s"] < WITHIN_S
+        assert later["untouched"]
+    group.disconnect()
+    group.connect()
+    all_sum(group)
 
 
 def test_t1_an_exception_in_the_with_block_is_told_with_its_type_message_and_place(

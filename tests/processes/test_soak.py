@@ -63,6 +63,25 @@ def test_a_daemon_and_its_trainer_stay_as_they_are_over_many_operations(
         until(clean, "the daemon has unmapped its trainer's memory")
 
 
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("rounds", [1000, pytest.param(9000, marks=pytest.mark.slow)])
+def test_f1_gathers_of_changing_sizes_leave_memory_as_it_was(
+    daemons: Callable[..., Daemons], rounds: int
+) -> None:
+    group = daemons(2)
+    group.connect()
+    assert group.do(faults.gather_many, rounds=1000) == [[], []]
+    pids = [group.daemon_pid(rank) for rank in range(2)]
+    pids += [group.trainer(rank).pid for rank in range(2)]
+    before = [inventory(pid) for pid in pids]
+    assert group.do(faults.gather_many, rounds=rounds, within_s=1100) == [[], []]
+    for was, pid in zip(before, pids, strict=True):
+        now = inventory(pid)
+        assert now.private_bytes - was.private_bytes < 20 * MB
+        assert (now.fds, now.threads) == (was.fds, was.threads)
+        assert now.mapped_segments == was.mapped_segments
+
+
 def test_an_idle_daemon_is_small_and_has_no_torch(daemons: Callable[..., Daemons]) -> None:
     group = daemons(2)
     group.connect()

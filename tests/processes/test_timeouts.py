@@ -6,6 +6,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from tests.processes.harness import WIDER, Daemons, until
 from tests.processes.programs import faults
 
@@ -56,6 +58,37 @@ def test_the_first_deadline_to_expire_ends_the_operation_for_all(standing: Stand
         group.trainer(2).do(faults.call, algorithm="exchange")["error"] == "CollectiveTimeoutError"
     )
     assert [told["value"] for told in group.do(faults.call)] == [3.0] * 3
+
+
+def test_m4_a_rank_that_makes_one_call_less_is_named_with_the_call_it_did_not_make(
+    standing: Standing,
+) -> None:
+    group = standing(2)
+    group.trainer(0).start(faults.call, times=5, timeout_s=1.0, algorithm="exchange")
+    assert group.trainer(1).do(faults.call, times=4, algorithm="exchange")["value"] == 2.0
+    told = group.trainer(0).result()
+    says_all(told, waiting_on=[1], seq=4)  # the fifth: they count from 0
+    assert 0.9 < told["took_s"] < 1.0 + SLACK_S
+    late = group.trainer(1).do(faults.call, algorithm="exchange")
+    assert late["error"] == "CollectiveTimeoutError"
+    assert [told["value"] for told in group.do(faults.call)] == [2.0] * 2
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "exchange", "tree"])
+def test_a_barrier_that_runs_out_of_time_lists_all_ranks_that_had_not_come(
+    standing: Standing, algorithm: str
+) -> None:
+    group = standing(5)
+    late = (1, 4)
+    group.start(faults.meet, but=late, timeout_s=1.0, algorithm=algorithm)
+    for told in group.results(but=late):
+        assert told["error"] == "CollectiveTimeoutError", told
+        assert told["fields"]["waiting_on"] == list(late)
+        assert told["took_s"] < 1.0 + SLACK_S
+    for rank in late:
+        told = group.trainer(rank).do(faults.meet, algorithm=algorithm)
+        assert told["error"] == "CollectiveTimeoutError"
+    assert [told["error"] for told in group.do(faults.meet)] == [None] * 5
 
 
 def test_recv_timeout_ends_an_operation_whose_peer_is_silent_long_before_its_deadline(

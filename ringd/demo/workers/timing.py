@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ringd.bench.subjects import fill, holds
+from ringd.bench.tensors import Tensors, fill, holds
 from ringd_client import Communicator
 
 LIMIT_S = 30.0
@@ -17,12 +17,13 @@ OP = "all_reduce"
 def answer(comm: Communicator, order: dict[str, Any]) -> dict[str, Any]:
     """A first call, checked if that is asked for, then ``calls`` timed ones, back to back."""
     source = torch.zeros(order["count"], dtype=torch.float32)  # zeros stay zeros when summed
-    tensors = {"input": source, "output": source}
+    tensors = Tensors(source, source)
     if order["check"]:
-        fill(tensors, OP, comm.rank)
+        fill(tensors, comm.rank)
     comm.all_reduce(source, algorithm=order["algorithm"], timeout_s=LIMIT_S)
-    ok = not order["check"] or holds(tensors, OP, comm.rank, comm.world_size)
-    source.zero_()
+    n = comm.world_size
+    ok = not order["check"] or holds(tensors, OP, order["count"], comm.rank, n)
+    tensors.clear()
     times_us = []
     for _ in range(order["calls"]):
         begun_ns = perf_counter_ns()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ringd.demo.traffic import ROOT
 from ringd_client import Communicator
 
 LIMIT_S = 20.0
@@ -19,17 +20,27 @@ def answer(comm: Communicator, order: dict[str, Any]) -> dict[str, Any]:
 
 
 def make(comm: Communicator, collective: str, algorithm: str, dtype: str, count: int) -> None:
-    """One call on a region of ``count`` elements: the tensor, or all N parts together."""
+    """One call where T is ``count`` elements: the tensor, or all N parts together."""
     whole = np.ones(count, dtype)
     part = np.ones(count // comm.world_size, dtype)
+    at_root = whole if comm.rank == ROOT else None
     how: dict[str, Any] = {"algorithm": algorithm, "timeout_s": LIMIT_S}
-    if collective == "all_reduce":
-        comm.all_reduce(whole, **how)
-    elif collective == "reduce_scatter":
-        comm.reduce_scatter(part, whole, **how)
-    elif collective == "all_gather":
-        comm.all_gather(whole, part, **how)
-    elif collective == "broadcast":
-        comm.broadcast(whole, 0, **how)
-    else:
-        raise ValueError(f"no bytes are counted for {collective!r}")
+    match collective:
+        case "all_reduce":
+            comm.all_reduce(whole, **how)
+        case "reduce":
+            comm.reduce(whole, ROOT, **how)
+        case "reduce_scatter":
+            comm.reduce_scatter(part, whole, **how)
+        case "all_gather":
+            comm.all_gather(whole, part, **how)
+        case "gather":
+            comm.gather(at_root, part, ROOT, **how)
+        case "scatter":
+            comm.scatter(part, at_root, ROOT, **how)
+        case "all_to_all":
+            comm.all_to_all(np.empty_like(whole), whole, **how)
+        case "broadcast":
+            comm.broadcast(whole, ROOT, **how)
+        case _:
+            raise ValueError(f"no bytes are counted for {collective!r}")

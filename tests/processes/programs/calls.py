@@ -16,6 +16,8 @@ def tensor_of(call: Call, comm: Any) -> Any:
     """The call's tensor: as ``tensor`` says, or of ``shape`` and ``dtype`` with known values."""
     kind = call.get("tensor", "array")
     shape, dtype = call.get("shape", [5]), call.get("dtype", "float32")
+    if "counts" in call:
+        shape = [call["counts"][comm.rank], *shape[1:]]
     if kind == "list":
         return [1.0, 2.0]
     if kind == "none":
@@ -35,7 +37,7 @@ def tensor_of(call: Call, comm: Any) -> Any:
 def make(comm: Any, call: Call, tensor: Any) -> Any:
     """Make the call; as JSON what it wrote."""
     collective = call.get("collective", "all_reduce")
-    options = {
+    options: Call = {
         name: call[name]
         for name in ("algorithm", "deterministic", "timeout_s", "recv_timeout_ms", "preserve_input")
         if name in call
@@ -43,15 +45,33 @@ def make(comm: Any, call: Call, tensor: Any) -> Any:
     if collective == "barrier":
         comm.barrier(**options)
         return None
+    return _make(comm, call, collective, tensor, options)
+
+
+def _make(comm: Any, call: Call, collective: str, tensor: Any, options: Call) -> Any:
+    n, op, root = comm.world_size, call.get("op", "sum"), call.get("root", 0)
+    counts = call.get("counts")
+    many = (sum(counts), *tensor.shape[1:]) if counts else (n, *getattr(tensor, "shape", ()))
+    parts = {"counts": counts} if counts else {}
+    if collective in ("all_gather", "gather", "scatter", "reduce_scatter", "all_to_all"):
+        whole = np.full(many, 1 + comm.rank).astype(tensor.dtype)
     if collective == "broadcast":
-        return comm.broadcast(tensor, call.get("root", 0), **options).tolist()
+        return comm.broadcast(tensor, root, **options).tolist()
+    if collective == "reduce":
+        return comm.reduce(tensor, root, op, **options).tolist()
     if collective == "all_gather":
-        output = np.zeros((comm.world_size, *tensor.shape), tensor.dtype)
-        return comm.all_gather(output, tensor, **options).tolist()
+        return comm.all_gather(whole, tensor, **parts, **options).tolist()
+    if collective == "gather":
+        taken = whole if comm.rank == root else None
+        return np.array(comm.gather(taken, tensor, root, **parts, **options)).tolist()
+    if collective == "scatter":
+        given = whole if comm.rank == root else None
+        return comm.scatter(tensor, given, root, **parts, **options).tolist()
     if collective == "reduce_scatter":
-        whole = np.tile(tensor, (comm.world_size, *[1] * tensor.ndim))
-        return comm.reduce_scatter(tensor, whole, call.get("op", "sum"), **options).tolist()
-    return comm.all_reduce(tensor, call.get("op", "sum"), **options).tolist()
+        return comm.reduce_scatter(tensor, whole, op, **parts, **options).tolist()
+    if collective == "all_to_all":
+        return comm.all_to_all(np.zeros_like(whole), whole, **options).tolist()
+    return comm.all_reduce(tensor, op, **options).tolist()
 
 
 def each_its_own(stage: Stage, calls: list[Call]) -> dict[str, Any]:

@@ -109,6 +109,11 @@ def wait(stage: Stage, timeout_s: float | None = None) -> dict[str, Any]:
     return ended
 
 
+def meet(stage: Stage, **options: Any) -> dict[str, Any]:
+    """A barrier; how it ended."""
+    return outcome(lambda: stage.comm.barrier(**options))
+
+
 def cast(stage: Stage, root: int, count: int, times: int = 1) -> dict[str, Any]:
     """Broadcasts of the root's rank + 1; how the last ended."""
     comm = stage.comm
@@ -116,6 +121,17 @@ def cast(stage: Stage, root: int, count: int, times: int = 1) -> dict[str, Any]:
     for _ in range(times):
         mine = np.full(count, comm.rank + 1.0)
         result = outcome(lambda mine=mine: float(comm.broadcast(mine, root)[-1]))
+    return result
+
+
+def cast_large(stage: Stage, count: int, timeout_s: float) -> dict[str, Any]:
+    """Broadcast numbered elements from rank 0; how it ended, and if the tensor is untouched."""
+    comm = stage.comm
+    numbered = np.arange(count, dtype=np.float32)
+    mine = numbered.copy() if comm.rank == 0 else np.full(count, -1, np.float32)
+    result = outcome(lambda: comm.broadcast(mine, 0, timeout_s=timeout_s) is mine)
+    wanted = numbered if comm.rank == 0 or result["error"] is None else -1
+    result["right"] = bool((mine == wanted).all())
     return result
 
 
@@ -202,3 +218,19 @@ def latencies(stage: Stage, what: str, rounds: int) -> list[float]:
             comm.all_reduce(one)
         took.append(time.perf_counter() - begun)
     return took
+
+
+def gather_many(stage: Stage, rounds: int) -> list[int]:
+    """F1: all_gathers of changing sizes, about 16 x 2048 float32; the rounds that were wrong."""
+    comm = stage.comm
+    wrong = []
+    for number in range(rounds):
+        rows = 1 + number * 5 % 31
+        mine = np.full((rows, 2048), number % 1000 + comm.rank, np.float32)
+        output = np.empty((comm.world_size, rows, 2048), np.float32)
+        comm.all_gather(output, mine)
+        first = output[:, 0, 0] == np.arange(comm.world_size) + number % 1000
+        last = output[:, -1, -1] == output[:, 0, 0]
+        if not (first.all() and last.all()):
+            wrong.append(number)
+    return wrong

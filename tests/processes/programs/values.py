@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import ringd_client
+from tests.processes.programs.definition import ALGORITHMS
 from tests.processes.trainer import Stage
 
 REDUCE_OPS = ("sum", "prod", "min", "max", "avg")
-ALL_REDUCE = ("auto", "ring", "tree", "direct", "exchange")
-PARTS = ("auto", "ring", "direct")
-IN_RANK_ORDER = ("direct", "exchange")
-DETERMINISTIC = ("auto", "direct", "exchange")
+ALL_REDUCE = ALGORITHMS["all_reduce"]
+PARTS = ALGORITHMS["all_gather"]
+IN_RANK_ORDER = ("direct", "exchange", "chain")
 GLOO_DTYPES = ("float32", "float64", "int32", "int64")
 
 
@@ -350,23 +350,3 @@ def beside_gloo(stage: Stage, store: str, counts: list[int]) -> dict[str, Any]:
             wrong.append(f"{case}: {problem}")
     dist.destroy_process_group()
     return {"made": made, "wrong": wrong}
-
-
-def deterministic(stage: Stage) -> dict[str, Any]:
-    """deterministic=True: the same bits by every algorithm, and for every prefix of the data."""
-    comm = stage.comm
-    book = Book(comm.world_size).of_rank(comm.rank)
-    wrong: list[str] = []
-    digests: dict[str, str] = {}
-    for dtype in ("float32", "bfloat16", "float16"):
-        whole = book.inputs(dtype, "sum", 300_000)
-        fold = book.left_fold(whole, "sum")
-        for count in (1, 1000, 9000, 300_000):
-            for algorithm in DETERMINISTIC:
-                mine = whole[comm.rank][:count].clone()
-                comm.all_reduce(mine, algorithm=algorithm, deterministic=True)
-                case = f"{dtype}/{count}/{algorithm}"
-                digests[case] = digest(mine)
-                if digests[case] != digest(fold[:count]):
-                    wrong.append(case)
-    return {"wrong": wrong, "digests": digests}

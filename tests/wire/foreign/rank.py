@@ -1,0 +1,260 @@
+"""A rank: its control connection, its links, its groups, and what comes on all of them."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+from tests.wire.foreign.frames import (
+    ABORT,
+    ACK,
+    ACK_NOW,
+    BUSY,
+    CONTROL,
+    GOODBYE,
+    IDLE,
+    LEFT,
+    MESSAGE,
+    PATIENCE_S,
+    Frame,
+    Party,
+    Wire,
+    accept,
+    dial,
+)
+from tests.wire.foreign.mail import Mail
+from tests.wire.foreign.moves import SEGMENT_BYTES
+
+JOB, SECRET, LOCALHOST = "foreign", b"a secret between two strangers", "127.0.0.1"
+EAGER_BYTES = 64 * 1024
+
+Op = tuple[int, int, int]
+"""Group number, epoch, seq."""
+
+
+class Link:
+    """Numbered frames to one peer, and what it said of the link itself."""
+
+    def __init__(self, wire: Wire, peer: int) -> None:
+        self.wire = wire
+        self.peer = peer
+        self.sent = self.taken = self.acked = 0
+        self.said: list[int] = []
+        """GOODBYE, LEFT, IDLE and BUSY, in the order in which they came."""
+
+    def note(
+        self, kind: int, header: Any, payload: bytes = b"", *, stream: int = 0, flags: int = 0
+    ) -> int:
+        """Send a numbered frame; its number."""
+        self.sent += 1
+        numbers = {"number": self.sent, "ack": self.taken}
+        self.wire.send(kind, header, payload, stream=stream, flags=flags, **numbers)
+        return self.sent
+
+    def take(self) -> Frame | None:
+        """Read a frame; None if it was only an ack."""
+        frame = self.wire.read()
+        self.acked = max(self.acked, frame.ack)
+        if frame.kind == ACK:
+            assert (frame.number, frame.header, frame.payload) == (0, None, b"")
+            return None
+        self.taken += 1
+        assert frame.number == self.taken
+        if frame.flags & ACK_NOW:
+            self.wire.send(ACK, ack=self.taken)
+        return frame
+
+
+class Group:
+    """A group that we are in: its members as ranks of the world, and its count of calls."""
+
+    def __init__(self, me: ForeignRank, number: int, ranks: list[int]) -> None:
+        self.me = me
+        self.number = number
+        self.ranks = ranks
+        self.place = ranks.index(me.rank)
+        self.stream = 1 + number
+        self.seq = 0
+        self.mail = Mail(self)
+
+
+class ForeignRank:
+    """The highest rank of a job, so that all others dial it."""
+
+    def __init__(self, *, rank: int = 1, world: int = 2, job: str = JOB) -> None:
+        self.rank, self.n_ranks, self.job = rank, world, job
+        self.epoch = 0
+        self.control: Wire | None = None
+        self.links: dict[int, Link] = {}
+        self.started = False
+        self.frames: dict[Op, deque[Frame]] = defaultdict(deque)
+        self.failures: dict[Op, dict[str, Any]] = {}
+        self.status: dict[str, Any] | None = None
+        self.answers_idle = BUSY
+        self.accepted: list[int] = []
+        """Who dialled, in order."""
+        self.free_number = 1
+        self.groups: dict[int, Group] = {}
+        self._listener = socket.create_server((LOCALHOST, 0))
+        self._beat_at = 0.0
+
+    @property
+    def world(self) -> Group:
+        return self.groups[0]
+
+    def _party(self, role: str) -> Party:
+        return Party(role, self.job, self.rank, self.n_ranks)
+
+    def join(self, rendezvous: tuple[str, int]) -> None:
+        """Take part: returns when the epoch has begun and the links to the ring are there."""
+        self.control = dial(rendezvous, self._party("daemon"), SECRET, role="rendezvous")
+        address = list(self._listener.getsockname()[:2])
+        sizes = [SEGMENT_BYTES, EAGER_BYTES]
+        who = {"version": "foreign", "pid": os.getpid(), "host": "elsewhere"}
+        self._tell("join", address=address, sizes=sizes, **who)
+        self._tell("attach", attempt=1)
+        neighbours = {(self.rank - 1) % self.n_ranks, (self.rank + 1) % self.n_ranks}
+        self.until(lambda: self.started and neighbours <= set(self.links))
+
+    def detach(self) -> None:
+        """Our trainer says goodbye; the daemon stays."""
+        groups = [[g.number, g.seq] for g in self.groups.values() if g.number]
+        facts = {"epoch": self.epoch, "next_seq": self.world.seq, "groups": groups}
+        self._tell("detach", how="goodbye", detail="", **facts)
+
+    def leave(self) -> None:
+        """Say goodbye, in all ways."""
+        self.detach()
+        for link in self.links.values():
+            link.note(LEFT, [self.epoch])
+            link.note(GOODBYE, [self.epoch])
+        self._tell("leave")
+        self.close()
+
+    def close(self) -> None:
+        self._listener.close()
+        for wire in (self.control, *(link.wire for link in self.links.values())):
+            if wire is not None:
+                wire.sock.close()
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        assert self.control is not None
+        self.control.send(CONTROL, {"type": kind, **fields})
+        self._beat_at = time.monotonic() + 1.0
+
+    def link_to(self, peer: int) -> Link:
+        """The link to a peer; it is asked for, if there is none, and dialled by the lower rank."""
+        if peer not in self.links:
+            self._tell("want_link", peer=peer)
+            self.until(lambda: peer in self.links)
+        return self.links[peer]
+
+    def hear_from_all(self) -> None:
+        """Ask for the group's state: all ranks have heard what was told before."""
+        self.status = None
+        self._tell("status", request=1)
+        self.until(lambda: self.status is not None)
+
+    def fail(self, group: Group, op: Op, code: str, message: str) -> None:
+        """An operation failed here: tell everybody."""
+        number, epoch, seq = op
+        error = {"code": code, "message": message, "fields": {}}
+        self.failures.setdefault(op, error)
+        for rank in group.ranks:
+            if rank in self.links:
+                self.links[rank].note(ABORT, [epoch, seq, error], stream=group.stream)
+        about = {"epoch": epoch, "group": number, "lowest": min(group.ranks), "seq": seq}
+        self._tell("op_failed", error=error, **about)
+
+    # What comes
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Take what comes until this holds.
+
+        Raises:
+            TimeoutError: it does not for so long that it never will.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError("the foreign rank waits in vain")
+            self.turn()
+
+    def turn(self) -> None:
+        """Wait for what comes on any connection, and take one thing."""
+        links = {link.wire.sock: link for link in self.links.values()}
+        assert self.control is not None
+        wait_s = max(0.0, self._beat_at - time.monotonic())
+        ready = select.select([self.control.sock, self._listener, *links], [], [], wait_s)[0]
+        if time.monotonic() >= self._beat_at:
+            self._tell("heartbeat")
+        if self._listener in ready:
+            wire, rank = accept(self._listener, self._party("link"), SECRET)
+            assert rank < self.rank
+            self.links[rank] = Link(wire, rank)
+            self.accepted.append(rank)
+        elif ready and ready[0] is self.control.sock:
+            self._hear(self.control.read())
+        elif ready:
+            self._read(links[ready[0]])
+
+    def _hear(self, frame: Frame) -> None:
+        assert (frame.kind, frame.number) == (CONTROL, 0)
+        said = frame.header
+        if said["type"] == "start" and said["attempt"] == 1:
+            self.epoch, self.started = said["epoch"], True
+            self.groups = {0: Group(self, 0, list(range(self.n_ranks)))}
+        elif said["type"] == "report":
+            self._tell("state", request=said["request"], state={})
+        elif said["type"] == "status":
+            self.status = said["status"]
+        elif said["type"] == "abort":
+            self._abort((said["group"], said["epoch"], said["seq"]), said["lowest"], said["error"])
+
+    def _abort(self, op: Op, member: int, error: dict[str, Any]) -> None:
+        group = self.groups.get(op[0])
+        if group is not None and member in group.ranks:
+            self.failures.setdefault(op, error)
+
+    def _read(self, link: Link) -> None:
+        try:
+            frame = link.take()
+        except EOFError:
+            if GOODBYE not in link.said:
+                raise
+            self._drop(link)
+            return
+        if frame is not None:
+            self._take(link, frame)
+
+    def _take(self, link: Link, frame: Frame) -> None:
+        if frame.kind in (GOODBYE, LEFT, IDLE, BUSY):
+            assert (frame.stream, frame.payload) == (0, b"")
+            link.said.append(frame.kind)
+            if frame.kind == IDLE:
+                self._answer_idle(link)
+        elif frame.kind == ABORT:
+            epoch, seq, error = frame.header
+            self._abort((frame.stream - 1, epoch, seq), link.peer, error)
+        elif frame.kind >= MESSAGE:
+            assert frame.header[0] == self.epoch
+            self.groups[frame.stream - 1].mail.take(link, frame)
+        else:
+            self.frames[frame.stream - 1, frame.header[0], frame.header[1]].append(frame)
+
+    def _answer_idle(self, link: Link) -> None:
+        if self.answers_idle == BUSY:
+            link.note(BUSY, [])
+        else:
+            link.note(GOODBYE, [self.epoch])
+            self._drop(link)
+
+    def _drop(self, link: Link) -> None:
+        link.wire.sock.close()
+        if self.links.get(link.peer) is link:
+            del self.links[link.peer]
