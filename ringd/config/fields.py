@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from ringd.config.values import HostPort, PortRange, parse_size
 
@@ -27,6 +27,12 @@ class Allowed:
 def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("a truth value is no number")
+    return value
+
+
+def _real_time(value: int) -> int:
+    if value and not 34 <= value <= 64:
+        raise ValueError("not a real-time signal")
     return value
 
 
@@ -97,6 +103,12 @@ MicrosecondsOrOff = Annotated[
     BeforeValidator(_number),
     Field(ge=0, le=1_000_000),
     Allowed("whole microseconds up to a second; 0 is off"),
+]
+StackSignal = Annotated[
+    int,
+    BeforeValidator(_number),
+    AfterValidator(_real_time),
+    Allowed("a real-time signal, 34 to 64; 0 is off"),
 ]
 MillisecondsOrOff = Annotated[
     int,

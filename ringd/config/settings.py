@@ -45,6 +45,8 @@ class Settings(BaseModel):
         accounting: a file that gets one JSON line per operation and rank.
         dump_dir: where a daemon writes its flight recorder after a failure and on SIGUSR1; unset:
             beside its Unix socket.
+        stack_signal: a real-time signal that the client takes, so that its daemon can say where
+            its trainer is while others wait for it; 0 is off.
         log_level: the least severe level that is logged.
         log_json: log JSON lines.
         debug: tracebacks for errors, asyncio's debug mode.
@@ -75,6 +77,7 @@ class Settings(BaseModel):
     arena_limit_bytes: fields.ArenaSize | None = None
     accounting: fields.AnyPath | None = None
     dump_dir: fields.AnyPath | None = None
+    stack_signal: fields.StackSignal = 41
     log_level: fields.LogLevel = "info"
     log_json: fields.Flag = False
     debug: fields.Flag = False

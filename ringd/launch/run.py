@@ -31,6 +31,7 @@ from ringd.transport.base import Address
 from ringd.wire.handshake import RENDEZVOUS, Credentials
 
 log = logging.getLogger("ringd.run")
+KEPT_DUMPS = "last-failure"
 SURVIVOR_GRACE_S = 3.0
 """After a failure: how long the other trainers may take to see it and say so."""
 LOOK_EVERY_S = 0.5
@@ -76,7 +77,20 @@ def run(command: Sequence[str], n: int, loaded: Loaded) -> int:
     try:
         return asyncio.run(_run(job, command))
     finally:
+        _keep_dumps(job.folder)
         shutil.rmtree(job.folder, ignore_errors=True)
+
+
+def _keep_dumps(folder: Path) -> None:
+    """What the flight recorders wrote of a failure outlives the job, until the next one fails."""
+    dumps = sorted(folder.glob("flight-rank*.json"))
+    if dumps:
+        kept = folder.parent / KEPT_DUMPS
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir(mode=0o700)
+        for dump in dumps:
+            shutil.move(dump, kept / dump.name)
+        log.info("flight recorders of this failure: ringd explain %s/*.json", kept)
 
 
 def _log_level(loaded: Loaded) -> str:

@@ -427,3 +427,24 @@ def test_splits_that_differ_raise_on_every_rank_and_name_both_and_their_numbers(
             await scene.sum_works()
 
         scene.run(main)
+
+
+def test_a_group_that_is_made_on_some_members_only_is_void_on_them_too() -> None:
+    scene = Scene(4)
+
+    async def main() -> None:
+        spec = new_group(0, 1, 2)
+        futures = [scene.call(r, spec, np.zeros(1, "int64"), timeout_s=10.0) for r in range(3)]
+        refusal = InvalidArgumentError("rank 99 is none")
+        scene.engine(3).endings.refuse(OpSpec("new_group", "", "", ()), refusal)
+        ended = await scene.all(futures)
+        await asyncio.sleep(0.5)
+        for rank, one in enumerate(ended):
+            if one.error is None:  # it had its group before it could know
+                number = int(one.array[0])
+                call = await scene.call(rank, replace(ALL_REDUCE, group=number), np.zeros(5, "f4"))
+                one = call
+            assert isinstance(one.error, CollectiveMismatchError), (rank, one)
+            assert one.took_s <= MISMATCH_WITHIN_S
+
+    scene.run(main)
