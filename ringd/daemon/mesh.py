@@ -11,8 +11,10 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ringd.engine.engine import Engine
+from ringd.engine.link import Link
 from ringd.engine.reunion import NUMBER_BYTES, Reunion
 from ringd.errors import AddressInUseError, RendezvousError
 from ringd.transport.base import Address, Listener, Transport
@@ -115,9 +117,9 @@ class Mesh:
     def meet(self, members: dict[int, Address]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
         moved = [p for p in self._dialling if members.get(p) != self.members.get(p)]
-        for peer in members:
-            if self.members.get(peer, members[peer]) != members[peer]:
-                self._engine.replace_peer(peer)
+        for peer, address in members.items():
+            if self.members.get(peer, address) != address:
+                self._engine.replace_peer(peer, partial(self._leads_to, address))
         self.members = members
         for peer in moved:  # started anew: its old address will never answer
             self._dialling.pop(peer).cancel()
@@ -126,6 +128,12 @@ class Mesh:
         for peer in {(rank + 1) % n, (rank - 1) % n} - {rank}:
             if rank < peer:
                 self.dial(peer)
+
+    def _leads_to(self, address: Address, link: Link) -> bool:
+        """Whether a link is to the daemon at ``address``, and not to the one before it."""
+        if self._engine.rank < link.peer:
+            return link.connection.channel.peer == address
+        return link.up_since > self._engine.lost_at.get(link.peer, -1.0)
 
     def dial(self, peer: int) -> None:
         """Make a link to ``peer``, unless there is one or it is being made."""

@@ -34,6 +34,10 @@ class Endings:
         self._engine = engine
         self._surroundings = surroundings
 
+    def in_reach(self) -> bool:
+        """Whether the rendezvous is, so that there will be a verdict."""
+        return self._surroundings.in_reach()
+
     # What fails here
 
     def fail(self, op: Operation, error: RingdError) -> None:
@@ -150,8 +154,8 @@ class Endings:
         if group.pending is not None:
             first, group.pending = group.pending, None
             error = type(first)(
-                "an earlier operation, which had returned on a rank before it could be known, was "
-                f"void, and this call is void with it on all ranks: {first.message}",
+                "an earlier operation, which had returned here or elsewhere before it could be "
+                f"known, was void, and this call is void with it on all ranks: {first.message}",
                 **first.fields,
             )
             group.next_seq = seq + 1

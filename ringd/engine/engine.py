@@ -135,6 +135,7 @@ class Engine:
         self.links: dict[int, Link] = {}
         self.joining: set[int] = set()
         self.unborn: dict[int, Link] = {}
+        self.lost_at: dict[int, float] = {}
         self.scratch = ScratchPool()
         self._pieces: dict[int, memoryview] = {}
         self.completed = 0
@@ -322,6 +323,7 @@ class Engine:
             if rank in op.group.ranks:
                 op.end(failures.during(error, op))
         self.mail.rank_lost(rank, error)
+        self.lost_at[rank] = self.now()
         self.forget_link(rank)
 
     def peer_left(self, rank: int, next_seqs: Mapping[int, int]) -> None:
@@ -394,11 +396,14 @@ class Engine:
         if link is not None and not link.up:
             del self.links[peer]
 
-    def replace_peer(self, peer: int) -> None:
-        """Another daemon has taken a peer's place: links to the old one are void."""
+    def replace_peer(self, peer: int, is_new: Callable[[Link], bool]) -> None:
+        """Another daemon has taken a peer's place: a link to the old one is void."""
+        link = self.links.get(peer)
+        if link is not None and link.up and is_new(link):
+            return
         self.unborn.pop(peer, None)
-        link = self.links.pop(peer, None)
-        if link is not None and link.up:
+        if link is not None:
+            del self.links[peer]
             link.connection.abort()
 
     def _give_up(self, link: Link, resumed: int, reason: str) -> None:
@@ -411,6 +416,9 @@ class Engine:
         if self.links.get(link.peer) is not link:
             return
         del self.links[link.peer]
+        used = any(link.peer in op.flows for op in self.live) or self.mail.uses(link)
+        if not used and link.last_epoch < self.world.epoch:
+            return  # nothing of this epoch was on its way
         self._surroundings.link_lost(link.peer, reason)
         epoch = self.world.epoch
         self.loop.call_later(LINK_GRACE_S, self._no_verdict, link, reason, epoch)

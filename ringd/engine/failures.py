@@ -233,6 +233,11 @@ def from_peer(data: object) -> RingdError:
     return CollectiveError(error.message, **error.fields)
 
 
+def is_loss(data: object) -> bool:
+    """Whether a peer says that a rank is lost."""
+    return isinstance(data, dict) and data.get("code") == PeerLostError.code
+
+
 def protocol(peer: int, what: str) -> ProtocolError:
     """A peer sent what the protocol does not allow."""
     return ProtocolError(f"rank {peer} broke the wire protocol: {what}", rank=peer)

@@ -88,6 +88,7 @@ class Link:
         number: names the link over all its connections, at both ends.
         up: it has a connection; while it has none, numbered frames are kept for the next one.
         up_since: when it came.
+        last_epoch: the latest in which something was sent.
         resumed: how often a new connection has taken over.
         users: the streams of the groups that have used it here.
     """
@@ -100,6 +101,7 @@ class Link:
         self.up = True
         self.up_since = engine.now()
         self.resumed = 0
+        self.last_epoch = 0
         self.said_goodbye = False
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -148,6 +150,7 @@ class Link:
             The frame's overhead in bytes.
         """
         head = self._pack(header)
+        self.last_epoch = self.engine.world.epoch
         self._sent_no = number = self._sent_no + 1
         self._told_no = taken = self._taken_no
         self._untold_bytes = 0
@@ -177,6 +180,7 @@ class Link:
 
     def send_note(self, kind: int, stream: int, header: Any) -> int:
         """Send a numbered frame without payload; returns its size."""
+        self.last_epoch = self.engine.world.epoch
         self._sent_no = number = self._sent_no + 1
         self._told_no = self._taken_no
         self._untold_bytes = 0

@@ -93,6 +93,8 @@ class Router:
         group = self._engine.groups.get(stream)
         if group is not None:
             error = failures.from_peer(header[2])
+            if failures.is_loss(header[2]) and self._engine.endings.in_reach():
+                return  # who is lost is for the rendezvous to say
             self._engine.endings.told(group, link.peer, header[0], header[1], error)
 
     def _find(self, link: Link, stream: int, header: Any) -> tuple[Group | None, Operation | None]:

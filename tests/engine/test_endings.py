@@ -225,7 +225,7 @@ def test_a_mismatch_has_one_verdict_on_all_and_who_had_returned_quotes_that_one(
             assert one.code == "mismatch"
             assert one.error is not None
             assert one.error.fields["verdict"] == first
-            assert "had returned here before it could be known" in str(one.error)
+            assert "before it could be known, was void" in str(one.error)
         await in_order(scene)
 
     scene.run(main)

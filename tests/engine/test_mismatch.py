@@ -119,7 +119,7 @@ def test_a_root_that_had_returned_raises_at_its_next_call_and_quotes_the_first_c
         await scene.quiet()
         late = await scene.call(0)
         assert isinstance(late.error, CollectiveMismatchError)
-        assert "had returned here before it could be known" in str(late.error)
+        assert "before it could be known, was void" in str(late.error)
         assert "root=1" in str(late.error)
         assert late.took_s == 0
         assert [one.code for one in await scene.all(scene.call(r) for r in (1, 2))] == (

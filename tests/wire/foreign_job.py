@@ -19,10 +19,13 @@ in_thread = asyncio.to_thread
 
 
 @asynccontextmanager
-async def both(world: int = 2) -> AsyncIterator[tuple[Real, ForeignRank]]:
-    """The last rank is foreign, the others are ringd's; the epoch has begun on all."""
-    async with real_ranks(world) as real:
-        peer = ForeignRank(rank=world - 1, world=world)
+async def both(
+    world: int = 2, *, foreign: int | None = None
+) -> AsyncIterator[tuple[Real, ForeignRank]]:
+    """One rank is foreign (the last), the others are ringd's; the epoch has begun on all."""
+    its_rank = world - 1 if foreign is None else foreign
+    async with real_ranks(world, foreign=its_rank) as real:
+        peer = ForeignRank(rank=its_rank, world=world)
         try:
             begun = [rank.begun for rank in real.ranks]
             await asyncio.gather(in_thread(peer.join, real.address), *begun)

@@ -1,4 +1,4 @@
-"""The real side: a rendezvous, and ringd's own nodes for all ranks but the last."""
+"""The real side: a rendezvous, and ringd's own nodes for all ranks but one."""
 
 from __future__ import annotations
 
@@ -103,16 +103,17 @@ class Real:
 
     @property
     def zero(self) -> Rank:
+        """The first of them."""
         return self.ranks[0]
 
 
 @asynccontextmanager
-async def real_ranks(world: int = 2) -> AsyncIterator[Real]:
-    """Ranks 0 to ``world - 2``, attached: the epoch begins when the last one is."""
+async def real_ranks(world: int = 2, *, foreign: int = 1) -> AsyncIterator[Real]:
+    """All ranks but the foreign one, attached: the epoch begins when that one is."""
     credentials = Credentials(JOB, -1, world, "rendezvous", SECRET)
     service = RendezvousService(TcpTransport(), credentials, log=LOG)
     address = await service.start(Address(LOCALHOST, 0))
-    ranks = [Rank(rank, world, address) for rank in range(world - 1)]
+    ranks = [Rank(rank, world, address) for rank in range(world) if rank != foreign]
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
     try:
         for rank in ranks:

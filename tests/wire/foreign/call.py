@@ -36,6 +36,7 @@ class Call:
         self.region = region
         self.op = (group.number, self.me.epoch, group.seq)
         self.at = [self.me.epoch, group.seq]
+        self.me.running[self.op] = peer
         group.seq += 1
         self.spec = msgpack.packb(fields)
         self.pair = pair
@@ -55,6 +56,7 @@ class Call:
             self._grant()
             self._send()
             if self._complete():
+                del self.me.running[self.op]
                 return self.region.data()
             self._next()
 
@@ -103,6 +105,7 @@ class Call:
         if frames:
             self._take(frames.popleft())
         elif self.op in failures:
+            self.me.running.pop(self.op, None)
             raise Failed(failures[self.op])
 
     def _take(self, frame: Frame) -> None:
@@ -125,6 +128,8 @@ class Call:
         if spec != self.spec or pair != ours:
             message = "the foreign rank called something else"
             self.me.fail(self.group, self.op, "mismatch", message)
+            self.me.until(lambda: self.op in self.me.failures)
+            self.me.running.pop(self.op, None)
             raise Failed(self.me.failures[self.op])
 
 

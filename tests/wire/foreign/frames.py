@@ -7,7 +7,7 @@ import hmac
 import os
 import socket
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgpack
@@ -17,6 +17,7 @@ PREAMBLE = struct.Struct("!4sBBHIIQQQ")
 HELLO, CHALLENGE, PROOF, ACCEPTED, REFUSED, CONTROL = 1, 2, 3, 4, 5, 8
 ENVELOPE, DATA, CREDIT, ACK, ABORT, GOODBYE = 16, 17, 18, 19, 20, 21
 MESSAGE, OFFER, TAKE, PART, REVOKE, TAKEN, LEFT, IDLE, BUSY = range(24, 33)
+RESUME, REST, VOID = 33, 34, 35
 ACK_NOW = 4
 
 
@@ -65,20 +66,30 @@ class Wire:
         ack: int = 0,
         flags: int = 0,
     ) -> None:
-        head = b"" if header is None else msgpack.packb(header)
-        sizes = len(head), stream, len(payload)
-        preamble = PREAMBLE.pack(b"RNGD", 1, kind, flags, *sizes, number, ack)
-        self.sock.sendall(preamble + head + payload)
+        frame = Frame(kind, flags, stream, number, ack, header, payload)
+        self.send_head(frame, len(payload))
+        self.sock.sendall(payload)
+
+    def send_head(self, frame: Frame, size: int) -> None:
+        """Send a frame up to its payload of so many bytes."""
+        head = b"" if frame.header is None else msgpack.packb(frame.header)
+        fields = frame.kind, frame.flags, len(head), frame.stream, size, frame.number, frame.ack
+        self.sock.sendall(PREAMBLE.pack(b"RNGD", 1, *fields) + head)
 
     def read(self) -> Frame:
-        preamble = PREAMBLE.unpack(self._exactly(PREAMBLE.size))
+        frame, size = self.read_head()
+        return replace(frame, payload=self.exactly(size))
+
+    def read_head(self) -> tuple[Frame, int]:
+        """A frame without its payload, and how many bytes of payload follow."""
+        preamble = PREAMBLE.unpack(self.exactly(PREAMBLE.size))
         magic, version, kind, flags, head_bytes, stream, payload_bytes, number, ack = preamble
         assert (magic, version) == (b"RNGD", 1)
-        head = self._exactly(head_bytes)
+        head = self.exactly(head_bytes)
         header = msgpack.unpackb(head) if head else None
-        return Frame(kind, flags, stream, number, ack, header, self._exactly(payload_bytes))
+        return Frame(kind, flags, stream, number, ack, header, b""), payload_bytes
 
-    def _exactly(self, count: int) -> bytes:
+    def exactly(self, count: int) -> bytes:
         data = bytearray()
         while len(data) < count:
             piece = self.sock.recv(count - len(data))

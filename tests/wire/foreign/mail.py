@@ -23,7 +23,8 @@ from tests.wire.foreign.frames import (
 from tests.wire.foreign.moves import ELEMENT, SEGMENT_BYTES
 
 if TYPE_CHECKING:
-    from tests.wire.foreign.rank import Group, Link
+    from tests.wire.foreign.link import Link
+    from tests.wire.foreign.rank import Group
 
 EAGER_BYTES = 64 * 1024
 MAX_UNTAKEN = 1024, 4 * 1024 * 1024

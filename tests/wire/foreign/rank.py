@@ -12,8 +12,6 @@ from typing import Any
 
 from tests.wire.foreign.frames import (
     ABORT,
-    ACK,
-    ACK_NOW,
     BUSY,
     CONTROL,
     GOODBYE,
@@ -27,6 +25,7 @@ from tests.wire.foreign.frames import (
     accept,
     dial,
 )
+from tests.wire.foreign.link import UNKNOWN, Link, Word, hear, say
 from tests.wire.foreign.mail import Mail
 from tests.wire.foreign.moves import SEGMENT_BYTES
 
@@ -35,39 +34,6 @@ EAGER_BYTES = 64 * 1024
 
 Op = tuple[int, int, int]
 """Group number, epoch, seq."""
-
-
-class Link:
-    """Numbered frames to one peer, and what it said of the link itself."""
-
-    def __init__(self, wire: Wire, peer: int) -> None:
-        self.wire = wire
-        self.peer = peer
-        self.sent = self.taken = self.acked = 0
-        self.said: list[int] = []
-        """GOODBYE, LEFT, IDLE and BUSY, in the order in which they came."""
-
-    def note(
-        self, kind: int, header: Any, payload: bytes = b"", *, stream: int = 0, flags: int = 0
-    ) -> int:
-        """Send a numbered frame; its number."""
-        self.sent += 1
-        numbers = {"number": self.sent, "ack": self.taken}
-        self.wire.send(kind, header, payload, stream=stream, flags=flags, **numbers)
-        return self.sent
-
-    def take(self) -> Frame | None:
-        """Read a frame; None if it was only an ack."""
-        frame = self.wire.read()
-        self.acked = max(self.acked, frame.ack)
-        if frame.kind == ACK:
-            assert (frame.number, frame.header, frame.payload) == (0, None, b"")
-            return None
-        self.taken += 1
-        assert frame.number == self.taken
-        if frame.flags & ACK_NOW:
-            self.wire.send(ACK, ack=self.taken)
-        return frame
 
 
 class Group:
@@ -84,7 +50,7 @@ class Group:
 
 
 class ForeignRank:
-    """The highest rank of a job, so that all others dial it."""
+    """A rank: higher ones it dials, and lower ones dial it."""
 
     def __init__(self, *, rank: int = 1, world: int = 2, job: str = JOB) -> None:
         self.rank, self.n_ranks, self.job = rank, world, job
@@ -97,7 +63,15 @@ class ForeignRank:
         self.status: dict[str, Any] | None = None
         self.answers_idle = BUSY
         self.accepted: list[int] = []
-        """Who dialled, in order."""
+        """Who began a link, in order."""
+        self.mends = True
+        """Links that broke are resumed; else not now."""
+        self.members: dict[int, tuple[str, int]] = {}
+        self.running: dict[Op, int] = {}
+        """Calls that have not ended, and whom they wait for."""
+        self.inquired: list[Op] = []
+        self.lost: list[dict[str, Any]] = []
+        """What ended epochs."""
         self.free_number = 1
         self.groups: dict[int, Group] = {}
         self._listener = socket.create_server((LOCALHOST, 0))
@@ -118,8 +92,10 @@ class ForeignRank:
         who = {"version": "foreign", "pid": os.getpid(), "host": "elsewhere"}
         self._tell("join", address=address, sizes=sizes, **who)
         self._tell("attach", attempt=1)
-        neighbours = {(self.rank - 1) % self.n_ranks, (self.rank + 1) % self.n_ranks}
-        self.until(lambda: self.started and neighbours <= set(self.links))
+        self.until(lambda: self.started and self._neighbours() <= set(self.links))
+
+    def _neighbours(self) -> set[int]:
+        return {(self.rank - 1) % self.n_ranks, (self.rank + 1) % self.n_ranks}
 
     def detach(self) -> None:
         """Our trainer says goodbye; the daemon stays."""
@@ -161,15 +137,11 @@ class ForeignRank:
         self.until(lambda: self.status is not None)
 
     def fail(self, group: Group, op: Op, code: str, message: str) -> None:
-        """An operation failed here: tell everybody."""
+        """An operation failed here: say so, and the verdict comes to all."""
         number, epoch, seq = op
-        error = {"code": code, "message": message, "fields": {}}
-        self.failures.setdefault(op, error)
-        for rank in group.ranks:
-            if rank in self.links:
-                self.links[rank].note(ABORT, [epoch, seq, error], stream=group.stream)
-        about = {"epoch": epoch, "group": number, "lowest": min(group.ranks), "seq": seq}
-        self._tell("op_failed", error=error, **about)
+        about = {"epoch": epoch, "group": number, "seq": seq}
+        error = {"code": code, "message": message, "fields": about}
+        self._tell("op_failed", error=error, members=group.ranks, **about)
 
     # What comes
 
@@ -187,21 +159,63 @@ class ForeignRank:
 
     def turn(self) -> None:
         """Wait for what comes on any connection, and take one thing."""
-        links = {link.wire.sock: link for link in self.links.values()}
+        for link in self.links.values():
+            if not link.up and self.mends and self.rank < link.peer:
+                self._dial(link.peer)
+        links = {link.wire.sock: link for link in self.links.values() if link.up}
         assert self.control is not None
+        doors = [self._listener] if self.mends else []
         wait_s = max(0.0, self._beat_at - time.monotonic())
-        ready = select.select([self.control.sock, self._listener, *links], [], [], wait_s)[0]
+        ready = select.select([self.control.sock, *doors, *links], [], [], wait_s)[0]
         if time.monotonic() >= self._beat_at:
             self._tell("heartbeat")
         if self._listener in ready:
-            wire, rank = accept(self._listener, self._party("link"), SECRET)
-            assert rank < self.rank
-            self.links[rank] = Link(wire, rank)
-            self.accepted.append(rank)
+            self._accept()
         elif ready and ready[0] is self.control.sock:
             self._hear(self.control.read())
         elif ready:
             self._read(links[ready[0]])
+
+    def knock(self, peer: int, word: Word) -> tuple[Wire, Word]:
+        """Dial a higher rank, and say which link it is about; its answer."""
+        wire = self.call_on(peer)
+        say(wire, word)
+        return wire, hear(wire)
+
+    def call_on(self, peer: int) -> Wire:
+        """A connection to a higher rank's listener, after the handshake."""
+        return dial(self.members[peer], self._party("link"), SECRET, role="link")
+
+    def _dial(self, peer: int) -> None:
+        link = self.links.get(peer)
+        known = link.position() if link is not None else Word(os.urandom(8), True, 0, 0)
+        wire, word = self.knock(peer, known)
+        assert word.link_id == known.link_id
+        if link is None:
+            assert (word.taken, word.partial) == (0, 0)
+            self.links[peer] = Link(wire, peer, word.link_id)
+        else:
+            assert word.taken != UNKNOWN
+            link.resume(wire, word)
+
+    def _accept(self) -> None:
+        wire, rank = accept(self._listener, self._party("link"), SECRET)
+        assert rank < self.rank
+        word = hear(wire)
+        link = self.links.get(rank)
+        if link is not None and link.link_id == word.link_id:
+            link.wire.sock.close()
+            say(wire, link.position())
+            link.resume(wire, word)
+        elif word.fresh:
+            if link is not None:
+                link.wire.sock.close()
+            self.links[rank] = Link(wire, rank, word.link_id)
+            self.accepted.append(rank)
+            say(wire, self.links[rank].position(fresh=True))
+        else:
+            say(wire, Word(word.link_id, False, UNKNOWN, 0))
+            wire.sock.close()
 
     def _hear(self, frame: Frame) -> None:
         assert (frame.kind, frame.number) == (CONTROL, 0)
@@ -209,12 +223,42 @@ class ForeignRank:
         if said["type"] == "start" and said["attempt"] == 1:
             self.epoch, self.started = said["epoch"], True
             self.groups = {0: Group(self, 0, list(range(self.n_ranks)))}
+        elif said["type"] == "members":
+            self.members = {rank: (host, port) for rank, host, port in said["members"]}
+            for peer in self._neighbours() - set(self.links):
+                if self.rank < peer:
+                    self._dial(peer)
+        elif said["type"] == "dial":
+            if said["peer"] not in self.links:
+                self._dial(said["peer"])
+        elif said["type"] == "inquire":
+            self._answer((said["group"], said["epoch"], said["seq"]), said)
         elif said["type"] == "report":
             self._tell("state", request=said["request"], state={})
         elif said["type"] == "status":
             self.status = said["status"]
+        elif said["type"] == "lost":
+            self.lost.append(said)
         elif said["type"] == "abort":
             self._abort((said["group"], said["epoch"], said["seq"]), said["lowest"], said["error"])
+
+    def _answer(self, op: Op, asked: dict[str, Any]) -> None:
+        """Say what we know of an operation."""
+        self.inquired.append(op)
+        group = self.groups.get(op[0])
+        ours = group is not None and asked["lowest"] in group.ranks and op[1] == self.epoch
+        next_seq = group.seq if ours and group is not None else 0
+        if op[2] >= next_seq:
+            state = "absent"
+        elif op in self.running:
+            state = "waiting"
+        else:
+            state = "failed" if op in self.failures else "done"
+        waiting_on = [self.running[op]] if state == "waiting" else []
+        numbers = {"entered_s": 0.0, "bytes_done": 0, "bytes_total": 0, "next_seq": next_seq}
+        trainer = {"trainer": "running", "pid": os.getpid(), "stack": []}
+        facts = {"state": state, "waiting_on": waiting_on, "flows": [], **numbers, **trainer}
+        self._tell("op_answer", inquiry=asked["inquiry"], **facts)
 
     def _abort(self, op: Op, member: int, error: dict[str, Any]) -> None:
         group = self.groups.get(op[0])
