@@ -334,7 +334,8 @@ class Link:
         if self.up:
             self.up = False
             missing = self.connection.missing_bytes
-            self._partial = self._landing_bytes - missing if self._landing is not None else 0
+            if missing:  # else what came before counts on: the rest of it has not begun
+                self._partial = self._landing_bytes - missing
 
     def position(self) -> tuple[int, int]:
         """What came: the last whole numbered frame, and payload bytes of the next one."""

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import re
 import struct
+import typing
 from pathlib import Path
 
 import pytest
 
-from ringd.engine import early, groups, link, mail_frames, mail_lane, run_ahead
+from ringd.engine import (
+    early,
+    endings,
+    engine,
+    groups,
+    link,
+    mail_frames,
+    mail_lane,
+    reunion,
+    run_ahead,
+)
 from ringd.engine.engine import EngineOptions
-from ringd.rendezvous import agent, intake
+from ringd.rendezvous import agent, inquiries, intake, verdicts
 from ringd.transport import handshaking
 from ringd.vocabulary import (
     ALGORITHMS,
@@ -95,7 +106,7 @@ def test_every_kind_of_frame_is_listed_with_its_number() -> None:
 def test_every_message_of_the_control_connection_is_listed() -> None:
     from_daemon = {*intake._READERS, "status", "state"}
     from_rendezvous = set(agent._HEARINGS)
-    section = PAGE.partition("## Control connection")[2].partition("\n## ")[0]
+    section = PAGE.partition("## Control connection")[2].partition("\n##")[0]
     first, second = section.split("Rendezvous to daemon:")
     for part, expected in ((first, from_daemon), (second, from_rendezvous)):
         assert set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)) == expected
@@ -103,7 +114,7 @@ def test_every_message_of_the_control_connection_is_listed() -> None:
 
 def test_every_message_of_the_local_protocol_is_listed_with_its_number() -> None:
     names = ("HELLO", "SEGMENT", "DROP_SEGMENT", "SUBMIT", "POISON", "STATUS", "GOODBYE")
-    names += ("FREE_GROUP",)
+    names += ("FREE_GROUP", "DUMP", "DUMP_REPLY")
     names += ("WELCOME", "REFUSED", "DONE", "STATUS_REPLY", "BYE")
     section = PAGE.partition("## Part two")[2]
     found = dict(re.findall(r"^\| (\d+) \| `\[(\w+)[,\]]", section, re.MULTILINE))
@@ -117,6 +128,15 @@ def test_every_reason_for_a_refusal_is_listed() -> None:
     section = PAGE.partition("| code | refused because |")[2].partition("\n\n")[0]
     assert reasons <= set(re.findall(r"`(\w+)`", section))
     assert reasons >= {"version", "protocol", "job", "secret", "rank_taken"}
+
+
+def test_every_field_and_state_of_an_answer_is_listed() -> None:
+    section = PAGE.partition("All fields of `op_answer`")[2].partition("\nOf a flow")[0]
+    fields = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
+    asked = {"inquiry", "state", "trainer", "pid", "stack"}
+    assert set(re.findall(r"\w+", " ".join(fields))) == {*engine.NO_ANSWER, *asked}
+    for word in (*intake._STATES, *typing.get_args(verdicts.State)):
+        assert f"`{word}`" in section
 
 
 ALGORITHM_NAMES = sorted({name for names in ALGORITHMS.values() for name in names})
@@ -149,6 +169,16 @@ def test_the_moves_of_every_algorithm_are_listed() -> None:
         (handshaking.MAX_PENDING, "At most {} connections wait in mid-handshake"),
         (link.ACK_EVERY_FRAMES, "acknowledge after {} frames or 4 MiB"),
         (link.ACK_EVERY_BYTES >> 20, "acknowledge after 64 frames or {} MiB"),
+        (frame.Limits.for_handshake().header_bytes, "until RESUME | {:,} | 0"),
+        (reunion.NUMBER_BYTES, "bin of {} bytes, chosen by the dialer"),
+        (int(reunion.LIMIT_S), "ringd waits {} s for the word"),
+        (int(EngineOptions().resume_s), "ringd gives a link {} s to come back"),
+        (EngineOptions().inline_bytes >> 10, "for payloads of at most {} KiB. ringd gives"),
+        (int(engine.CALL_AGAIN_S), "still takes for up, for more than {} s"),
+        (int(engine.LINK_GRACE_S), "ringd waits {} s for `lost`"),
+        (round(inquiries.INQUIRY_S * 1000), "must answer within {} ms by `op_answer`"),
+        (round(endings.VERDICT_S * 1000), "(ringd waits {} ms)"),
+        (intake.MAX_FRAMES, "innermost frame first, at most {} count"),
         (early.MAX_EARLY_BYTES >> 20, "ringd keeps up to {} MiB"),
         (early.MAX_EARLY_FRAMES_OF_PEER, "payload and {:,} frames"),
         (run_ahead.RUN_AHEAD_BYTES >> 20, "take the count over {} MiB"),

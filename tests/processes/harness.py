@@ -227,6 +227,9 @@ class Trainer:
 # ---------------------------------------------------------------- standing daemons
 
 
+COMPLAINT = re.compile(r": (warning|error): (?!epoch \d+ is over)")
+
+
 class Daemons:
     """A rendezvous and N daemons that stand, and trainers that come and go.
 
@@ -327,14 +330,15 @@ class Daemons:
         """What daemons and rendezvous have warned of since this was asked last.
 
         A link that broke, a frame or a message that was none, a handshake that failed: as long
-        as no daemon dies and no stranger dials, there is nothing.
+        as no daemon dies and no stranger dials, there is nothing. That an epoch is over, which is
+        news and no complaint, does not count.
         """
         found = []
         for name in (*(f"daemon{rank}" for rank in self._daemons), "rendezvous"):
             text = self.log(name)
             lines = text[self._read.get(name, 0) :].splitlines()
             self._read[name] = len(text)
-            found += [f"{name}: {x}" for x in lines if re.search(r": (warning|error): ", x)]
+            found += [f"{name}: {x}" for x in lines if re.search(COMPLAINT, x)]
         return found
 
     def daemon_pid(self, rank: int) -> int:

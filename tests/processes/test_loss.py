@@ -97,7 +97,7 @@ def test_m4_a_rank_that_ends_one_call_before_its_peer_is_named_at_once(
     assert told["untouched"]
 
 
-def test_m5_a_link_that_is_cut_half_way_ends_the_call_and_every_later_one(
+def test_m5_a_link_that_is_cut_half_way_is_made_anew_and_nothing_is_lost_or_doubled(
     daemons: Callable[..., Daemons],
 ) -> None:
     group = daemons(2)
@@ -109,21 +109,15 @@ def test_m5_a_link_that_is_cut_half_way_ends_the_call_and_every_later_one(
             group.start(faults.cast_large, count=count, timeout_s=50)
             until(lambda h=half, end=link: end.received_bytes > h, "half of the bytes are there")
             link.cut()
-        sender, receiver = group.results()
-        assert sender["right"]
-        assert receiver["right"], "neither what was there before nor what was sent"
-        if receiver["error"] is not None:
+        for ended in group.results():
+            assert ended["error"] is None, ended
+            assert ended["right"]
+        all_sum(group)
+        if "is made anew" in group.log("daemon0") + group.log("daemon1"):
             break
         group.disconnect()
-    assert receiver["error"] == "PeerLostError", receiver
-    for rank in range(2):
-        later = group.trainer(rank).do(faults.call, timeout_s=20)
-        assert later["error"] == "PeerLostError", later
-        assert later["took_s"] < WITHIN_S
-        assert later["untouched"]
-    group.disconnect()
-    group.connect()
-    all_sum(group)
+    else:
+        pytest.fail("no cut met the link in three broadcasts")
 
 
 def test_t1_an_exception_in_the_with_block_is_told_with_its_type_message_and_place(

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 
 from ringd.daemon.mesh import Place
 from ringd.daemon.node import Node
+from ringd.daemon.trainer_state import TrainerState
 from ringd.engine.engine import Engine, EngineOptions, Local
 from ringd.errors import RingdError
 from ringd.rendezvous.service import RendezvousService
@@ -70,6 +71,9 @@ class Rank:
 
     def refuse(self, error: Exception) -> None:
         self.begun.set_exception(error)
+
+    def inspect(self, callback: Callable[[TrainerState], None]) -> None:
+        asyncio.get_running_loop().call_soon(callback, TrainerState(self.pid, "running"))
 
     def call(
         self,

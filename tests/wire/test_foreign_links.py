@@ -10,7 +10,7 @@ import pytest
 
 from tests.wire.foreign.call import all_reduce
 from tests.wire.foreign.frames import Failed
-from tests.wire.foreign.link import UNKNOWN, Link, Word
+from tests.wire.foreign.link import UNKNOWN, Link, Word, say
 from tests.wire.foreign.rank import ForeignRank
 from tests.wire.foreign_job import both, in_thread, sum_is_right, summing, two_inputs
 from tests.wire.real_ranks import Ended, Real
@@ -65,6 +65,27 @@ async def test_a_payload_that_the_sender_cut_goes_on_with_a_rest(foreign: int) -
         link.break_sending_at = CUT
         await Sum(real, peer).is_right()
         assert the_link(peer) is link
+        assert [word.partial for word in link.words] == [CUT]
+        await sum_is_right(real, peer.world)
+
+
+async def test_what_came_of_a_payload_still_counts_if_the_next_connection_breaks_at_once() -> None:
+    async with both(foreign=0) as (real, peer):
+        link, peer.mends = the_link(peer), False
+        link.break_sending_at = CUT
+        sum_ = Sum(real, peer)
+
+        def go_on_to_the_cut() -> None:
+            while not sum_.call.advance() and link.up:
+                sum_.call.wait()
+
+        await in_thread(go_on_to_the_cut)
+        for _ in range(2):
+            wire, word = await in_thread(peer.knock, 1, link.position())
+            assert word.partial == CUT
+            await in_thread(wire.end)
+        peer.mends = True
+        await sum_.is_right()
         assert [word.partial for word in link.words] == [CUT]
         await sum_is_right(real, peer.world)
 
@@ -127,6 +148,29 @@ async def test_ringd_begins_a_new_link_where_the_peer_does_not_know_it_any_more(
         assert (error.code, error.case) == ("peer_lost", "link lost")
         assert error.verdict == peer.lost[0]["verdict"]
         assert peer.lost[0]["link"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("taken", "partial"),
+    [
+        pytest.param(1_000, 0, id="a frame that was not sent"),
+        pytest.param(0, 0, id="less than was acknowledged"),
+    ],
+)
+async def test_a_position_that_can_not_be_costs_the_link(taken: int, partial: int) -> None:
+    async with both(foreign=0) as (real, peer):
+        for _ in range(2):  # the second one's frames acknowledge the first one's
+            await sum_is_right(real, peer.world)
+        link, peer.mends = the_link(peer), False
+        false = Word(link.link_id, False, taken, partial)
+        wire = await in_thread(peer.call_on, 1)
+        link.wire.sock.close()
+        with wire.sock:
+            say(wire, false)
+            await in_thread(peer.until, lambda: bool(peer.lost))
+        assert peer.lost[0]["case"] == "link lost"
+        region = np.ones(3, np.float32)
+        assert (await real.zero.call(summing(region), region)).code == "peer_lost"
 
 
 @pytest.mark.parametrize(

@@ -52,13 +52,16 @@ class Call:
         self.last_number = 0
 
     def run(self) -> bytes:
-        while True:
-            self._grant()
-            self._send()
-            if self._complete():
-                del self.me.running[self.op]
-                return self.region.data()
-            self._next()
+        while not self.advance():
+            self.wait()
+        del self.me.running[self.op]
+        return self.region.data()
+
+    def advance(self) -> bool:
+        """Send what may be sent now; whether that was all."""
+        self._grant()
+        self._send()
+        return self._complete()
 
     def send_ahead(self) -> None:
         """Send what is eager, and return when the peer says that it has it."""
@@ -98,7 +101,7 @@ class Call:
             if last:
                 self.last_number = number
 
-    def _next(self) -> None:
+    def wait(self) -> None:
         """Wait for what is next: a frame of this operation, its failure, or its end."""
         frames, failures = self.me.frames[self.op], self.me.failures
         self.me.until(lambda: bool(frames) or self.op in failures or self._complete())

@@ -67,14 +67,14 @@ class Wire:
         flags: int = 0,
     ) -> None:
         frame = Frame(kind, flags, stream, number, ack, header, payload)
-        self.send_head(frame, len(payload))
-        self.sock.sendall(payload)
+        self.send_begin(frame, len(payload))
 
-    def send_head(self, frame: Frame, size: int) -> None:
-        """Send a frame up to its payload of so many bytes."""
+    def send_begin(self, frame: Frame, count: int) -> None:
+        """Send a frame up to so many bytes of its payload."""
         head = b"" if frame.header is None else msgpack.packb(frame.header)
-        fields = frame.kind, frame.flags, len(head), frame.stream, size, frame.number, frame.ack
-        self.sock.sendall(PREAMBLE.pack(b"RNGD", 1, *fields) + head)
+        sizes = len(head), frame.stream, len(frame.payload)
+        fields = frame.kind, frame.flags, *sizes, frame.number, frame.ack
+        self.sock.sendall(PREAMBLE.pack(b"RNGD", 1, *fields) + head + frame.payload[:count])
 
     def read(self) -> Frame:
         frame, size = self.read_head()
@@ -88,6 +88,13 @@ class Wire:
         head = self.exactly(head_bytes)
         header = msgpack.unpackb(head) if head else None
         return Frame(kind, flags, stream, number, ack, header, b""), payload_bytes
+
+    def end(self) -> None:
+        """Break the connection, when the other side has all that was sent."""
+        self.sock.shutdown(socket.SHUT_WR)
+        while self.sock.recv(64 * 1024):
+            pass
+        self.sock.close()
 
     def exactly(self, count: int) -> bytes:
         data = bytearray()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
@@ -81,13 +80,8 @@ class Link:
 
     def _send_begin(self, frame: Frame, count: int) -> None:
         """Send so much of the payload, wait until the peer has it, and break the connection."""
-        self.wire.send_head(frame, len(frame.payload))
-        sock = self.wire.sock
-        sock.sendall(frame.payload[:count])
-        sock.shutdown(socket.SHUT_WR)
-        while sock.recv(64 * 1024):
-            pass
-        sock.close()
+        self.wire.send_begin(frame, count)
+        self.wire.end()
 
     def resume(self, wire: Wire, word: Word) -> None:
         """A new connection takes over: send what did not arrive."""

@@ -138,10 +138,13 @@ class ForeignRank:
 
     def fail(self, group: Group, op: Op, code: str, message: str) -> None:
         """An operation failed here: say so, and the verdict comes to all."""
+        fields = dict(zip(("group", "epoch", "seq"), op, strict=True))
+        self._report(group, op, {"code": code, "message": message, "fields": fields})
+
+    def _report(self, group: Group, op: Op, error: dict[str, Any]) -> None:
         number, epoch, seq = op
-        about = {"epoch": epoch, "group": number, "seq": seq}
-        error = {"code": code, "message": message, "fields": about}
-        self._tell("op_failed", error=error, members=group.ranks, **about)
+        about = {"epoch": epoch, "group": number, "members": group.ranks, "seq": seq}
+        self._tell("op_failed", error=error, **about)
 
     # What comes
 
@@ -284,7 +287,11 @@ class ForeignRank:
                 self._answer_idle(link)
         elif frame.kind == ABORT:
             epoch, seq, error = frame.header
-            self._abort((frame.stream - 1, epoch, seq), link.peer, error)
+            op = frame.stream - 1, epoch, seq
+            if "verdict" in error["fields"] or op not in self.running:
+                self._abort(op, link.peer, error)
+            else:
+                self._report(self.groups[op[0]], op, error)
         elif frame.kind >= MESSAGE:
             assert frame.header[0] == self.epoch
             self.groups[frame.stream - 1].mail.take(link, frame)
