@@ -145,8 +145,7 @@ class Router:
         if group is None:
             return self._engine.groups.is_future(stream, epoch)
         if epoch == group.epoch:
-            ahead = bool(seq >= group.next_seq) and seq not in group.verdicts
-            return ahead and group.broken is None
+            return bool(seq >= group.next_seq) and seq not in group.verdicts
         return bool(epoch > group.epoch)
 
     def _hold(self, link: Link, group: Group | None, stream: int, header: list[Any]) -> EarlyFlow:
@@ -175,7 +174,6 @@ class Router:
             verdict = group.verdicts.get(seq)
             if verdict is None and len(header) > 3 and seq < group.next_seq:
                 self._engine.void_late(group, seq, link.peer, header[3])
-            verdict = verdict or group.broken
         if verdict is not None:
             link.send_note(Kind.ABORT, stream, [epoch, seq, verdict.to_wire()])
 
