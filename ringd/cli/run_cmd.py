@@ -35,7 +35,7 @@ def run(
     arena_limit_bytes: options.ArenaLimit = None,
     accounting: options.Accounting = None,
     config: options.Config = None,
-    log_level: options.LogLevel = None,
+    log_level: options.LauncherLogLevel = None,
     log_json: options.LogJson = None,
     debug: options.Debug = None,
 ) -> None:
