@@ -251,7 +251,7 @@ class AsyncConnection:
             if wait:
                 await self._all_over()
                 await self._all_sent()
-            self._transport.say_goodbye(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
+            await self._say_goodbye(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
             await asyncio.wait([self._ended], timeout=FAREWELL_S)
         finally:
             self._disconnect()
@@ -263,8 +263,15 @@ class AsyncConnection:
         if self._settling:
             await asyncio.wait(self._settling)
 
+    async def _say_goodbye(self, goodbye: bytes) -> None:
+        self._drop_outbox()  # the daemon has no use for what would come before
+        with contextlib.suppress(UnsentError):
+            self._transmit(goodbye)
+            await self._all_sent()
+        self._transport.end_sending()
+
     async def _all_sent(self) -> None:
-        with contextlib.suppress(TimeoutError):  # refused calls, which nobody waits for
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FAREWELL_S):
                 await self._flushed.wait()
 

@@ -126,7 +126,7 @@ class Caller(ABC):
 
         Raises:
             UnsupportedTypeError: no such dtype.
-            InvalidArgumentError: no such shape.
+            InvalidArgumentError: no such shape, or no such library.
             ArenaFullError: no room below ``arena_limit_bytes``.
             CommunicatorClosedError: it is closed.
 
@@ -135,6 +135,10 @@ class Caller(ABC):
         """
         self._state.admit(self._place.group)
         adapter = adapter_named(like)
+        if isinstance(dtype, int):
+            raise InvalidArgumentError(
+                f"dtype is a name, not {dtype}; several sizes are one argument: empty((3, 4))"
+            )
         name = adapter.dtype_name(dtype)
         size = _checked_shape(shape)
         try:
@@ -181,9 +185,8 @@ class Caller(ABC):
         except UnsentError as exc:
             raise self._end(exc) from exc.__cause__
         except Exception as exc:
-            unreadable = InvalidTensorError(f"the tensor can't be read: {exc!r}")
-            self._refuse(collective, unreadable)
-            raise unreadable from exc
+            self._refuse(collective, cause := unreadable(exc))
+            raise cause from exc
         operation.begin(began, bound_s, silence_s)
         operation.output = output
         return operation
@@ -256,14 +259,20 @@ class Caller(ABC):
         return f"<{type(self).__name__} rank {self.rank} of {self.world_size}{group}, {state}>"
 
 
+def unreadable(exc: Exception) -> InvalidTensorError:
+    """The error of a call one of whose arguments, most likely a tensor, raised when it was read."""
+    return InvalidTensorError(f"an argument can't be read: {exc!r}")
+
+
 def positive(name: str, value: float) -> float:
     """A number of seconds or milliseconds, cut to what clocks can take.
 
     Raises:
         InvalidArgumentError: not a positive number.
     """
-    if is_positive(value):
-        return min(float(value), MAX_TIMEOUT_S)
+    with contextlib.suppress(Exception):  # whatever the caller's object raises
+        if is_positive(value):
+            return min(float(value), MAX_TIMEOUT_S)
     raise InvalidArgumentError(f"{name} is a positive number, not {value!r}")
 
 

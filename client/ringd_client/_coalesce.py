@@ -26,7 +26,7 @@ from ringd.errors import (
 )
 from ringd.vocabulary import IN_PARTS
 from ringd_client._arena import Arena, Block
-from ringd_client._calls import Caller, positive
+from ringd_client._calls import Caller, positive, unreadable
 from ringd_client._core import Operation, UnsentError, withdraw
 from ringd_client._kinds import Kind, Kinds
 from ringd_client._parts import Parts
@@ -57,7 +57,6 @@ class Member:
     tensor: Any
     sink: Carrier | None
     output: Any
-    preserve_input: bool
     described: object
     stand_in: Operation[Any]
 
@@ -110,9 +109,7 @@ class Collector(Planner):
         factor_for(op, kind.spec.dtype)
         described = None if source is None else _described(source, tensor)
         stand_in: Operation[Any] = Operation(kind.spec, kind.packed)
-        self.members.append(
-            Member(kind, op, source, tensor, sink, output, preserve_input, described, stand_in)
-        )
+        self.members.append(Member(kind, op, source, tensor, sink, output, described, stand_in))
         return stand_in
 
 
@@ -178,9 +175,9 @@ class Batch:
             self._refused = self._refused or (collective, refusal)
             raise
         except Exception as exc:
-            unreadable = _unreadable(exc)
-            self._refused = self._refused or (collective, unreadable)
-            raise unreadable from exc
+            cause = unreadable(exc)
+            self._refused = self._refused or (collective, cause)
+            raise cause from exc
         operation.output = output
         operation.error = InvalidArgumentError(
             f"{operation.spec}: its coalesce block has not ended; leave it, then wait"
@@ -222,7 +219,7 @@ class Batch:
             return self._caller._end(exc)
         if not isinstance(exc, Exception):
             return RingdError("its caller was interrupted")
-        error = exc if isinstance(exc, RingdError) else _unreadable(exc)
+        error = exc if isinstance(exc, RingdError) else unreadable(exc)
         if isinstance(error, (InvalidTensorError, UnsupportedTypeError)):
             self._refused = ("", error)
         return error
@@ -287,10 +284,9 @@ class Batch:
             member.check_input()
         if len(members) == 1:
             (m,) = members
-            planner = self._caller._planner
-            return planner._build(
-                m.kind, m.op, m.source, m.tensor, m.sink, m.output, m.preserve_input
-            )
+            # Never in place: another operation of the block may use the same tensor.
+            kind = replace(m.kind, home="")
+            return self._caller._planner._build(kind, m.op, m.source, m.tensor, m.sink, m.output)
         return Fusion(self._caller._arena, self._kind_of(members), members).operation()
 
     def _kind_of(self, members: list[Member]) -> Kind:
@@ -299,10 +295,6 @@ class Batch:
         fused = replace(spec, shape=(sum(sizes),), fused=sizes)
         kinds = self._caller._planner.kinds
         return kinds.known(fused) or kinds.learn(fused, fused, "")
-
-
-def _unreadable(exc: Exception) -> InvalidTensorError:
-    return InvalidTensorError(f"the tensor can't be read: {exc!r}")
 
 
 def misplaced(name: str) -> InvalidArgumentError:

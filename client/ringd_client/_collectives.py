@@ -59,7 +59,7 @@ def all_reduce(
     Cost: for T bytes and N ranks each sends 2T(N-1)/N, in 2(N-1) steps on a ring (Patarasuk and
     Yuan, 2009), 2 log2 N by halving and doubling (Thakur, Rabenseifner and Gropp, 2005) and 2
     with "direct"; small tensors travel whole, in one step or log2 N. One copy in and one out,
-    unless the tensor is from ``empty``.
+    unless the tensor is from ``empty``; ``premul_sum`` always copies.
     """
     arguments = (tensor, op, algorithm, deterministic, preserve_input)
     return caller._prepare(
@@ -223,8 +223,9 @@ def gather(
         output: on the root as for :meth:`all_gather`; None elsewhere.
         input: this rank's part, as for :meth:`all_gather`; only read.
         root: a rank of the group, the same on all ranks.
-        counts: as for :meth:`all_gather`. For uneven parts the other ranks pass them also
-            where the root has a list.
+        counts: as for :meth:`all_gather`. A list of uneven tensors has them in its shapes only
+            on the root, where it is: the other ranks must pass ``counts`` too, else all get
+            CollectiveMismatchError (about shape and counts).
         timeout_s, recv_timeout_ms, algorithm, preserve_input: see the class.
 
     Returns:
@@ -259,7 +260,7 @@ def scatter(
         input: on the root N parts in rank order, in one tensor or in a list of N, only read;
             None elsewhere.
         root: a rank of the group, the same on all ranks.
-        counts: as for :meth:`gather`.
+        counts: as for :meth:`gather`: of uneven parts all ranks but a root with a list pass them.
         timeout_s, recv_timeout_ms, algorithm, preserve_input: see the class.
 
     Returns:
@@ -295,9 +296,8 @@ def all_to_all(
             otherwise both, and all that depend on them, raise CollectiveMismatchError.
         timeout_s, recv_timeout_ms, algorithm: see the class.
 
-    The row shape is part of what ranks must agree on. That of lists is what follows the first
-    dimension if it is the same for all 2N tensors; otherwise elements are counted, which all
-    ranks must find alike.
+    The row shape is part of what ranks must agree on. Of lists the elements are counted, as rows
+    of shape (): any shapes do, if each tensor has as many elements as the one that it meets.
 
     Returns:
         ``output``.

@@ -196,18 +196,20 @@ class ClientState:
     lock, so that requests travel in the order of their numbers. ``receive`` is for one thread
     at a time. Nothing here blocks.
 
+    An operation's error ends that operation alone, whatever it says of the epoch: the daemon
+    answers later calls of a group that is lost, and other groups may well go on.
+
     Attributes:
         pending: what the daemon has not answered yet, by request.
         ended: why nothing more can be asked, if so.
-        groups: the groups beside the world that stand open, each with what has ended its use
-            before it was closed, or None.
+        groups: the numbers of the groups beside the world that stand open.
     """
 
     def __init__(self, rank: int, max_in_flight: int = MAX_IN_FLIGHT) -> None:
         self.rank = rank
         self.max_in_flight = max_in_flight
         self.pending: dict[int, Operation[Any]] = {}
-        self.groups: dict[int, RingdError | None] = {}
+        self.groups: set[int] = set()
         self.ended: RingdError | None = None
         self._last_request = 0
         self._detached_in = 0
@@ -222,13 +224,16 @@ class ClientState:
         """Whether ``count`` more operations may be posted on a group.
 
         Raises:
-            RingdError: what ended the conversation, or the use of this group.
+            RingdError: what ended the conversation.
+            CommunicatorClosedError: the group's communicator is closed.
             TooManyOperationsError: there would be more than ``max_in_flight`` on their way.
         """
         if self.ended is not None:
             raise self.ended.copy()
-        if group:
-            self._admit_group(group)
+        if group and group not in self.groups:
+            raise CommunicatorClosedError(
+                f"rank {self.rank}: the communicator of group {group} is closed", group=group
+            )
         if len(self.pending) + count > self.max_in_flight:
             raise TooManyOperationsError(
                 f"{self.max_in_flight:,} operations are in flight; wait for some of their handles, "
@@ -238,20 +243,13 @@ class ClientState:
 
     def open_group(self, group: int) -> None:
         """A group was agreed on, and this rank is in it."""
-        self.groups[group] = None
+        self.groups.add(group)
 
     def close_group(self, group: int) -> bool:
         """No call on it may follow; whether it was open."""
-        return self.groups.pop(group, self) is not self
-
-    def _admit_group(self, group: int) -> None:
-        if group not in self.groups:
-            raise CommunicatorClosedError(
-                f"rank {self.rank}: the communicator of group {group} is closed", group=group
-            )
-        broken = self.groups[group]
-        if broken is not None:
-            raise broken.copy()
+        was_open = group in self.groups
+        self.groups.discard(group)
+        return was_open
 
     def submit(self, operation: Operation[Any], remaining_s: float) -> bytes:
         """The datagram that posts an operation.
@@ -396,22 +394,12 @@ class ClientState:
         if operation is None:
             return ()
         if error is not None:
-            operation.answer = failure = from_wire(error)
-            if failure.retry == "new_epoch":
-                self._break(failure)
+            operation.answer = from_wire(error)
         elif result is not None:
             operation.output = result
         self._take_out(operation)
         operation.answered = True
         return (operation,)
-
-    def _break(self, failure: RingdError) -> None:
-        """An epoch is over: for one group, or for the world and so for everything."""
-        group = failure.fields.get("group") or 0
-        if not group and self.ended is None:
-            self.ended = failure
-        elif group and self.groups.get(group, failure) is None:
-            self.groups[group] = failure
 
     def _replied(self, request: int, status: Any) -> tuple[Operation[Any], ...]:
         failed = isinstance(status, dict) and status.get("code") in BY_CODE and "fields" in status

@@ -70,12 +70,14 @@ class Handle(Generic[T]):
         return None if error is None else error.copy()
 
     def __repr__(self) -> str:
-        operation = self._operation
-        if not operation.finished:
-            state = "in flight"
-        else:
-            state = "done" if operation.error is None else f"failed: {operation.error.code}"
-        return f"<{type(self).__name__} {operation.spec}: {state}>"
+        return f"<{type(self).__name__} {self._operation.spec}: {state_of(self._operation)}>"
+
+
+def state_of(operation: Operation[Any]) -> str:
+    """For the text of a handle."""
+    if not operation.finished:
+        return "in flight"
+    return "done" if operation.error is None else f"failed: {operation.error.code}"
 
 
 def wait_expired(operation: Operation[Any], timeout_s: float | None) -> CollectiveTimeoutError:

@@ -111,15 +111,13 @@ class Kinds:
         shape: tuple[int, ...],
         op: Any,
         algorithm: Any,
-        deterministic: Any = False,
+        deterministic: bool = False,
         root: int = -1,
         counts: tuple[int, ...] = (),
     ) -> OpSpec:
         """The fingerprint of a call that some rank could run; ``op`` is None for moves."""
         if not isinstance(algorithm, str):
             raise InvalidArgumentError(f"algorithm is a name, not {algorithm!r}")
-        if not isinstance(deterministic, bool):
-            raise InvalidArgumentError(f"deterministic is True or False, not {deterministic!r}")
         spec = OpSpec(
             collective,
             dtype,
@@ -144,7 +142,7 @@ class Kinds:
         counts: tuple[int, ...] | None,
         op: Any,
         algorithm: Any,
-        deterministic: Any = False,
+        deterministic: bool = False,
         root: int = -1,
     ) -> OpSpec:
         """The fingerprint where each rank has a part.
@@ -171,13 +169,27 @@ class Kinds:
         """
         try:
             number = operator.index(rank)
-        except TypeError:
+        except Exception:  # whatever the caller's object raises
             raise InvalidArgumentError(f"{name} is the number of a rank, not {rank!r}") from None
         if not 0 <= number < self.world_size:
             raise InvalidArgumentError(
                 f"{name} {number} is no rank: ranks are 0 to {self.world_size - 1}", rank=number
             )
         return number
+
+
+def check_flags(**flags: Any) -> None:
+    """Refuse what is neither True nor False.
+
+    Like every check of a value that equals another one of another type, it comes before a key
+    is looked up: 0 would be taken once False was.
+
+    Raises:
+        InvalidArgumentError: it names the argument.
+    """
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise InvalidArgumentError(f"{name} is True or False, not {flag!r}")
 
 
 def poison_spec(collective: str, group: int) -> OpSpec:

@@ -111,6 +111,11 @@ def prepare_all(
     Raises:
         RingdError: why one was refused; nothing was posted.
     """
+    caller._state.admit(caller.group)
+    if not isinstance(messages, Sequence):
+        raise InvalidArgumentError(
+            f"batch_p2p takes a list of Send and Recv, not {type(messages).__qualname__}"
+        )
     caller._state.admit(caller.group, len(messages))
     operations: list[Operation[Any]] = []
     try:

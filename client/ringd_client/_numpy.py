@@ -79,6 +79,8 @@ class NumpyAdapter:
         return np.frombuffer(owner, dtype)[: prod(shape)].reshape(shape)
 
     def dtype_name(self, dtype: Any) -> str:
+        if dtype in _FOREIGN:
+            raise UnsupportedTypeError(f'numpy has no {dtype}: use like="torch"', dtype=dtype)
         try:
             return _NAMES[np.dtype(dtype)]
         except (KeyError, TypeError):

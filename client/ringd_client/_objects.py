@@ -311,7 +311,9 @@ def _packed(obj: Any) -> bytes:
         data: bytes = msgpack.packb(obj)
         _unpack(data)  # a tuple as a key is written, and can't be read
     except Exception as exc:  # msgpack raises several unrelated classes
-        raise UnsupportedTypeError(f"msgpack can't carry the object: {exc}") from exc
+        is_array = any(library in str(exc) for library in ("'numpy.", "'torch.", "'Tensor'"))
+        hint = "; pass a scalar's .item(), an array's .tolist()" if is_array else ""
+        raise UnsupportedTypeError(f"msgpack can't carry the object: {exc}{hint}") from exc
     return data
 
 

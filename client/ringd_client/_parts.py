@@ -108,7 +108,7 @@ def checked_sizes(name: str, sizes: Any) -> Shape | None:
         return None
     try:
         numbers = tuple(operator.index(n) for n in sizes)
-    except TypeError:
+    except Exception:  # whatever the caller's objects raise
         raise InvalidArgumentError(f"{name} are whole numbers, not {sizes!r}") from None
     if min(numbers, default=0) < 0:
         raise InvalidArgumentError(f"{name} are not negative: {list(numbers)}")
@@ -178,6 +178,7 @@ def _check_equal(whole: Whole, part: Shape, world_size: int) -> None:
         raise InvalidTensorError(
             f"{whole.name} of shape {whole.shape} has {count} elements; "
             f"{world_size} ranks times {whole.part_name} of shape {part} are {wanted}"
+            + (" (output comes first)" if count * world_size == prod(part) else "")
         )
 
 
@@ -225,14 +226,18 @@ class Exchanged:
 def exchange(output: Exchanged, sent: Exchanged, rank: int, world_size: int) -> tuple[Shape, Shape]:
     """The shape of a row that both sides of an all_to_all share, and the splits: sent, then got.
 
+    Lists are counted in elements, as rows of shape (): the shapes that one rank sees of its own
+    tensors say nothing of those that others see, so nothing else would be equal everywhere.
+
     Raises:
         InvalidTensorError: the shapes do not fit together.
         InvalidArgumentError: the splits do not fit the shapes.
     """
     if (output.shape is None) != (sent.shape is None):
         raise InvalidTensorError("input and output are to be both tensors, or both lists of them")
+    row: Shape
     if output.shape is None:
-        row, splits = _listed_rows(output, sent, world_size)
+        row, splits, unit = (), _listed_sizes(output, sent, world_size), "elements"
     else:
         row = output.shape[1:]
         if not output.shape or not sent.shape or sent.shape[1:] != row:
@@ -240,11 +245,11 @@ def exchange(output: Exchanged, sent: Exchanged, rank: int, world_size: int) -> 
                 f"input and output of all_to_all consist of rows of one shape; input has shape "
                 f"{sent.shape}, output {output.shape}"
             )
-        splits = _split(sent, world_size) + _split(output, world_size)
+        splits, unit = _split(sent, world_size) + _split(output, world_size), "rows"
     ours, back = splits[rank], splits[world_size + rank]
     if ours != back:
         raise InvalidArgumentError(
-            f"rank {rank} sends itself {ours} rows and expects {back} from itself"
+            f"rank {rank} sends itself {ours} {unit} and expects {back} from itself"
         )
     return row, splits
 
@@ -267,7 +272,8 @@ def _split(side: Exchanged, world_size: int) -> Shape:
     return side.splits
 
 
-def _listed_rows(output: Exchanged, sent: Exchanged, world_size: int) -> tuple[Shape, Shape]:
+def _listed_sizes(output: Exchanged, sent: Exchanged, world_size: int) -> Shape:
+    """The elements for each rank, then from each, of two lists."""
     for side in (sent, output):
         if side.splits is not None:
             raise InvalidArgumentError(f"{side.name}_splits are for a tensor; a list has sizes")
@@ -276,11 +282,7 @@ def _listed_rows(output: Exchanged, sent: Exchanged, world_size: int) -> tuple[S
                 f"{side.name} is a list of {len(side.shapes or ())} tensors; {world_size} ranks "
                 "have one each"
             )
-    shapes = (sent.shapes or ()) + (output.shapes or ())
-    row = shapes[0][1:]
-    if all(shape and shape[1:] == row for shape in shapes):
-        return row, tuple(shape[0] for shape in shapes)
-    return (), tuple(prod(shape) for shape in shapes)
+    return tuple(prod(shape) for shape in (sent.shapes or ()) + (output.shapes or ()))
 
 
 def _listed(shapes: Shapes) -> str:

@@ -13,7 +13,15 @@ from ringd.errors import InvalidArgumentError, InvalidTensorError
 from ringd.vocabulary import ANY_SOURCE, MAX_TAG, RECV, SEND, OpSpec, check_spec
 from ringd_client._arena import Arena
 from ringd_client._core import Operation
-from ringd_client._kinds import Home, Kind, Kinds, check_dtypes, checked_shape, shape_or_shapes
+from ringd_client._kinds import (
+    Home,
+    Kind,
+    Kinds,
+    check_dtypes,
+    check_flags,
+    checked_shape,
+    shape_or_shapes,
+)
 from ringd_client._parts import Exchanged, carrier_of, checked_sizes, exchange
 from ringd_client._reductions import factor_for, mark_of
 from ringd_client._regions import InPlace, Number, Region
@@ -47,6 +55,7 @@ class Planner:
         self, tensor: Any, op: Any, algorithm: str, deterministic: bool, preserve_input: bool
     ) -> Operation[Any]:
         """The region is the tensor, in logical order; it ends as the result."""
+        check_flags(deterministic=deterministic, preserve_input=preserve_input)
         adapter = adapter_of(tensor)
         dtype, shape = adapter.describe(tensor)
         key = (
@@ -67,23 +76,24 @@ class Planner:
         self, tensor: Any, root: int, op: Any, algorithm: str, deterministic: bool, preserve: bool
     ) -> Operation[Any]:
         """As all_reduce; elsewhere than on the root only the copy in the arena changes."""
+        number = self.kinds.checked_rank("root", root)
+        check_flags(deterministic=deterministic, preserve_input=preserve)
         adapter = adapter_of(tensor)
         dtype, shape = adapter.describe(tensor)
         key = (
             "reduce",
             dtype,
             shape,
-            root,
+            number,
             op if op.__class__ is str else mark_of(op),
             algorithm,
             deterministic,
         )
         kind = self.kinds.known(key)
         if kind is None:
-            number = self.kinds.checked_rank("root", root)
             spec = self.kinds.spec("reduce", dtype, shape, op, algorithm, deterministic, number)
             kind = self.kinds.learn(key, spec, "output" if number == self.rank else "")
-        if kind.spec.root == self.rank:
+        if number == self.rank:
             return self._build(kind, op, adapter, tensor, adapter, tensor, preserve)
         return self._build(kind, op, adapter, tensor, None, None)
 
@@ -91,15 +101,16 @@ class Planner:
         self, tensor: Any, root: int, algorithm: str, preserve_input: bool
     ) -> Operation[Any]:
         """The region is the tensor; only the root's contents matter."""
+        number = self.kinds.checked_rank("root", root)
+        check_flags(preserve_input=preserve_input)
         adapter = adapter_of(tensor)
         dtype, shape = adapter.describe(tensor)
-        key = ("broadcast", dtype, shape, root, algorithm)
+        key = ("broadcast", dtype, shape, number, algorithm)
         kind = self.kinds.known(key)
         if kind is None:
-            number = self.kinds.checked_rank("root", root)
             spec = self.kinds.spec("broadcast", dtype, shape, None, algorithm, root=number)
             kind = self.kinds.learn(key, spec, "input" if number == self.rank else "output")
-        if kind.spec.root == self.rank:
+        if number == self.rank:
             return self._build(kind, None, adapter, tensor, None, None, preserve_input)
         return self._build(kind, None, None, None, adapter, tensor, preserve_input)
 
@@ -117,6 +128,7 @@ class Planner:
         self, output: Any, tensor: Any, counts: Any, algorithm: str, preserve_input: bool
     ) -> Operation[Any]:
         """The region is the output; it begins with this rank's part in its place."""
+        check_flags(preserve_input=preserve_input)
         sink, output = carrier_of(output, "output")
         source = adapter_of(tensor, "input")
         rows = checked_sizes("counts", counts)
@@ -135,6 +147,7 @@ class Planner:
         self, output: Any, tensor: Any, op: Any, counts: Any, algorithm: str, deterministic: bool
     ) -> Operation[Any]:
         """The region is the input, in logical order; the result is this rank's part of it."""
+        check_flags(deterministic=deterministic)
         sink = adapter_of(output, "output")
         source, tensor = carrier_of(tensor, "input")
         rows = checked_sizes("counts", counts)
@@ -162,6 +175,7 @@ class Planner:
     ) -> Operation[Any]:
         """The region is the output on the root, the input elsewhere."""
         number = self.kinds.checked_rank("root", root)
+        check_flags(preserve_input=preserve)
         sink, output = self._on_root("output", output, number)
         source = adapter_of(tensor, "input")
         rows = checked_sizes("counts", counts)
@@ -182,6 +196,7 @@ class Planner:
     ) -> Operation[Any]:
         """The region is the input on the root, the output elsewhere."""
         number = self.kinds.checked_rank("root", root)
+        check_flags(preserve_input=preserve)
         sink = adapter_of(output, "output")
         source, tensor = self._on_root("input", tensor, number)
         rows = checked_sizes("counts", counts)
@@ -253,7 +268,7 @@ class Planner:
         """
         try:
             ranks = tuple(members)
-        except TypeError:
+        except Exception:  # whatever the caller's object raises
             raise InvalidArgumentError(f"ranks are numbers of ranks, not {members!r}") from None
         ranks = tuple(self.kinds.checked_rank("a member", member) for member in ranks)
         if not in_order:
@@ -309,10 +324,11 @@ class Planner:
         factor = None if op is None or op.__class__ is str else factor_for(op, kind.spec.dtype)
         if not kind.region_bytes:
             return Operation(kind.spec, kind.packed)
-        if kind.home and self.arena.lent_bytes:
+        # A factor never works in the caller's memory: if nothing is posted, the input is as it was.
+        if kind.home and factor is None and self.arena.lent_bytes:
             place = self._home_of(kind, source, tensor, sink, output, preserve_input)
             if place is not None:
-                return self._in_place(kind, factor, source, tensor, sink, output, place)
+                return self._in_place(kind, source, tensor, sink, output, place)
         block = self.arena.take(kind.block_bytes)
         segment, start = block.segment, block.offset
         result, result_bytes = start + kind.result_offset, kind.result_bytes
@@ -361,7 +377,6 @@ class Planner:
     def _in_place(
         self,
         kind: Kind,
-        factor: Any,
         source: Carrier | None,
         tensor: Any,
         sink: Carrier | None,
@@ -381,8 +396,6 @@ class Planner:
             settlement = Region(
                 self.arena, None, segment, sink, output, result, kind.result_bytes, tensor
             )
-        if factor is not None and source is not None:
-            source.scale(tensor, factor, segment, start, kind.load_bytes)
         return Operation(kind.spec, kind.packed, segment.number, start, settlement)
 
     def _on_root(self, name: str, value: Any, root: int) -> tuple[Carrier | None, Any]:
@@ -401,7 +414,7 @@ class Planner:
 def _checked_tag(tag: Any) -> int:
     try:
         number = operator.index(tag)
-    except TypeError:
+    except Exception:  # whatever the caller's object raises
         raise InvalidArgumentError(f"tag is a whole number, not {tag!r}") from None
     if not 0 <= number <= MAX_TAG:
         raise InvalidArgumentError(f"tag {number} is out of range: 0 to {MAX_TAG}")

@@ -41,17 +41,14 @@ def premul_sum(factor: float | complex) -> PremulSum:
     return PremulSum(_plain(factor))
 
 
-def word_of(op: object) -> str:
+def word_of(op: Op) -> str:
     """The name of a reduce op.
 
     Raises:
-        InvalidArgumentError: neither a name nor a :class:`PremulSum`; or the name of the one
-            that needs a factor.
+        InvalidArgumentError: the name of the one that needs a factor.
     """
     if isinstance(op, PremulSum):
         return PREMUL_SUM
-    if not isinstance(op, str):
-        raise InvalidArgumentError(f"op is one of {', '.join(REDUCE_OPS)}, not {op!r}")
     if op == PREMUL_SUM:
         raise InvalidArgumentError(
             "premul_sum needs a factor: pass op=ringd_client.premul_sum(0.5)", op=op
@@ -60,8 +57,16 @@ def word_of(op: object) -> str:
 
 
 def mark_of(op: Any) -> Any:
-    """What of a reduce op decides what a call looks like; any object has one."""
-    return op if isinstance(op, str) else type(op)
+    """What of a reduce op decides what a call looks like.
+
+    Raises:
+        InvalidArgumentError: neither a name nor a :class:`PremulSum`.
+    """
+    if isinstance(op, str):
+        return op
+    if isinstance(op, PremulSum):
+        return PremulSum
+    raise InvalidArgumentError(f"op is one of {', '.join(REDUCE_OPS)}, not {op!r}")
 
 
 def factor_for(op: object, dtype: str) -> Any:

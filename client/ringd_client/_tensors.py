@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final, Protocol
 
-from ringd.errors import ConfigError, UnsupportedTypeError
+from ringd.errors import InvalidArgumentError, UnsupportedTypeError
 from ringd.vocabulary import DTYPES
 from ringd_client._segments import Segment
 
@@ -110,7 +110,7 @@ def adapter_named(library: str) -> Adapter:
     """The adapter of "torch" or "numpy".
 
     Raises:
-        ConfigError: another name.
+        InvalidArgumentError: another name.
         ImportError: the library is not installed.
     """
     if library == "torch":
@@ -121,7 +121,7 @@ def adapter_named(library: str) -> Adapter:
         from ringd_client._numpy import NUMPY
 
         return NUMPY
-    raise ConfigError(f'like is "torch" or "numpy", not {library!r}')
+    raise InvalidArgumentError(f'like is "torch" or "numpy", not {library!r}')
 
 
 def unsupported_dtype(dtype: object) -> UnsupportedTypeError:

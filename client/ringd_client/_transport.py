@@ -116,9 +116,16 @@ class Transport:
         return bool(poll.poll(_milliseconds(until)))
 
     def say_goodbye(self, goodbye: bytes) -> None:
-        """Send the last message; the other direction stays open."""
+        """Send the last message, with room for it in FAREWELL_S; see :meth:`end_sending`."""
+        until = time.monotonic() + FAREWELL_S
         with contextlib.suppress(OSError):
-            self.send(goodbye)
+            while not self.send(goodbye) and self.wait_writable(until):
+                pass
+        self.end_sending()
+
+    def end_sending(self) -> None:
+        """Send nothing more; the other direction stays open."""
+        with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
 
     def hear_out(self) -> None:

@@ -23,8 +23,9 @@ from ringd_client._coalesce import Batch, misplaced
 from ringd_client._collectives import Preparer
 from ringd_client._core import ClientState, Operation, UnsentError
 from ringd_client._environment import daemon_socket
-from ringd_client._handle import wait_expired
+from ringd_client._handle import state_of, wait_expired
 from ringd_client._messages import Message
+from ringd_client._signatures import show_as_method
 from ringd_client._steps import Steps
 
 T = TypeVar("T")
@@ -95,6 +96,9 @@ class AsyncHandle(Generic[T]):
         error = self._operation.error
         return None if error is None else error.copy()
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._operation.spec}: {state_of(self._operation)}>"
+
 
 def _awaited(
     call: Callable[Concatenate[Preparer, P], Operation[T]],
@@ -109,6 +113,7 @@ def _awaited(
         self._connection.post(operation)
         return AsyncHandle(self._connection, operation)
 
+    show_as_method(method, call, "AsyncHandle[{}]")
     return method
 
 
@@ -123,6 +128,7 @@ def _played(
     ) -> Coroutine[Any, Any, T]:
         return self._play(call.__name__, call(self, *args, **kwargs))
 
+    show_as_method(method, call, "Coroutine[Any, Any, {}]")
     return method
 
 

@@ -25,6 +25,7 @@ from ringd_client._core import ClientState, Operation, UnsentError
 from ringd_client._environment import daemon_socket
 from ringd_client._handle import Handle
 from ringd_client._messages import Message
+from ringd_client._signatures import name_with_handle, show_as_method
 from ringd_client._steps import Steps
 
 T = TypeVar("T")
@@ -79,6 +80,7 @@ def _blocking(
         self._connection.finish(operation)
         return operation.output
 
+    show_as_method(method, call)
     return method
 
 
@@ -86,16 +88,19 @@ def _started(
     call: Callable[Concatenate[Preparer, P], Operation[T]],
 ) -> Callable[Concatenate[Communicator, P], Handle[T]]:
     """The method that makes a call and returns a handle."""
+    name = name_with_handle(call)
 
     @wraps(call)
     def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> Handle[T]:
         if self._collecting():
-            raise misplaced(f"a {call.__name__} with a handle")
+            raise misplaced(name)
         operation = call(self, *args, **kwargs)
         operation.detached = True
         self._connection.post(operation)
         return Handle(self._connection, operation)
 
+    show_as_method(method, call, "Handle[{}]")
+    method.__name__ = method.__qualname__ = name
     method.__doc__ = (
         f"As :meth:`{call.__name__}`, without waiting: a :class:`Handle`, whose ``wait()`` returns "
         "what that\n    returns. The input has been read when this returns; do not touch the "
@@ -113,6 +118,7 @@ def _played(
     def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self._play(call.__name__, call(self, *args, **kwargs))
 
+    show_as_method(method, call)
     return method
 
 
@@ -127,7 +133,8 @@ class Communicator(Caller):
     - ``recv_timeout_ms``: end it earlier when a peer that owes bytes is silent for so long.
     - ``algorithm``: "auto", or what the daemon shall use; equal on all ranks.
     - ``preserve_input``: an arena tensor (``comm.empty``) keeps its contents if the call
-      fails, at the price of a copy. Ordinary tensors always keep them.
+      fails, at the price of a copy. Ordinary tensors always keep them, and so does every tensor
+      whose op is ``premul_sum``.
 
     And all raise alike:
 
@@ -135,8 +142,9 @@ class Communicator(Caller):
       UnsupportedReductionError (also a ValueError): a reduce op that the dtype has not.
     - InvalidTensorError, InvalidArgumentError (ValueErrors): see the text.
     - CollectiveTimeoutError, CollectiveMismatchError: the group stands.
-    - PeerLostError, DaemonLostError, MembershipChangedError: close, and connect again. If only
-      a group of ``new_group`` was hit, the others go on.
+    - PeerLostError, MembershipChangedError: close, and connect again. A group of ``new_group``
+      whose ranks all live goes on.
+    - DaemonLostError: our own daemon is gone, and with it all groups; close, and connect again.
     - TooManyOperationsError, ArenaFullError: nothing was posted.
     - CommunicatorClosedError, GroupFreedError: it is closed, or belongs to the parent process.
 
@@ -243,6 +251,7 @@ class Communicator(Caller):
             Their handles, in the same order: as from :meth:`isend` and :meth:`irecv`.
 
         Raises:
+            InvalidArgumentError: ``ops`` is no sequence of these.
             RingdError: one of them was refused; none was posted.
         """
         if self._collecting():

@@ -6,7 +6,10 @@ import typer
 
 from ringd.cli import options
 
-EXAMPLE = "Example: ringd daemon --rank 1 --world-size 4 --rendezvous 10.0.0.1:7000"
+EXAMPLE = (
+    "Example: ringd daemon --rank 1 --world-size 4 --rendezvous 10.0.0.1:7000 "
+    "--secret-file job.secret --socket ringd-1.sock"
+)
 
 
 def daemon(

@@ -28,6 +28,7 @@ JobId = Annotated[
     str | None, _option("--job-id", "Name of the job. (default: default)", _JOB, "NAME")
 ]
 Rank = Annotated[int | None, _option("--rank", "Our rank.", _JOB, "R")]
+AskedRank = Annotated[int | None, _option("--rank", "Whose daemon to ask.", _JOB, "R")]
 WorldSize = Annotated[int | None, _option("--world-size", "Number of ranks.", _JOB, "N")]
 Rendezvous = Annotated[
     str | None,
@@ -106,6 +107,10 @@ DumpDir = Annotated[
 Config = Annotated[
     Path | None,
     _option("--config", "Settings file. (default: RINGD_CONFIG or ringd.toml)", _GENERAL, "PATH"),
+]
+LauncherLogLevel = Annotated[
+    str | None,
+    _option("--log-level", "debug, info, warning, error. (default: warning)", _GENERAL, "LEVEL"),
 ]
 LogLevel = Annotated[
     str | None,

@@ -6,7 +6,9 @@ import typer
 
 from ringd.cli import options
 
-EXAMPLE = "Example: ringd rendezvous --world-size 4 --bind 10.0.0.1 --port 7000"
+EXAMPLE = (
+    "Example: ringd rendezvous --world-size 4 --bind 10.0.0.1 --port 7000 --secret-file job.secret"
+)
 
 
 def rendezvous(

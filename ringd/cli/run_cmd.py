@@ -36,7 +36,7 @@ def run(
     accounting: options.Accounting = None,
     dump_dir: options.DumpDir = None,
     config: options.Config = None,
-    log_level: options.LogLevel = None,
+    log_level: options.LauncherLogLevel = None,
     log_json: options.LogJson = None,
     debug: options.Debug = None,
 ) -> None:

@@ -14,7 +14,7 @@ EXAMPLE = "Example: ringd status --socket /run/ringd/0.sock --json"
 def status(
     ctx: typer.Context,
     socket: options.Socket = None,
-    rank: options.Rank = None,
+    rank: options.AskedRank = None,
     job_id: options.JobId = None,
     local: Annotated[
         bool, typer.Option("--local", help="Only what this daemon knows; ask no other.")

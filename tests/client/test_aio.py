@@ -210,13 +210,55 @@ async def test_the_last_words_of_a_daemon_are_quoted(
         await acomm.all_reduce(torch.ones(3))
 
 
-async def test_after_a_lost_peer_calls_raise_at_once(
+async def test_what_becomes_of_calls_after_a_lost_peer_is_the_daemons_to_say(
     acomm: AsyncCommunicator, daemon: StubDaemon
 ) -> None:
     daemon.script = lambda s: PeerLostError("rank 2 died", rank=2)
-    assert isinstance(await failure_of(acomm.barrier()), PeerLostError)
-    with pytest.raises(PeerLostError):
-        acomm.barrier()
+    for _ in range(2):
+        assert isinstance(await failure_of(acomm.barrier()), PeerLostError)
+    daemon.script = lambda s: None
+    await acomm.barrier()
+
+
+async def test_a_handle_shows_its_state(acomm: AsyncCommunicator, daemon: StubDaemon) -> None:
+    daemon.script = lambda s: "hold"
+    handle = acomm.all_reduce(torch.ones(3))
+    text = "<AsyncHandle all_reduce op=sum dtype=float32 shape=(3,): "
+    assert repr(handle) == text + "in flight>"
+    while not daemon.held:
+        await acomm.status()
+    daemon.release()
+    await handle
+    assert repr(handle) == text + "done>"
+    daemon.script = lambda s: CollectiveMismatchError("differs")
+    failed = acomm.all_reduce(torch.ones(3))
+    assert isinstance(await failure_of(failed), CollectiveMismatchError)
+    assert repr(failed) == text + "failed: mismatch>"
+
+
+async def test_a_goodbye_waits_for_room_in_a_full_socket(daemon: StubDaemon) -> None:
+    daemon.script = lambda s: "mute"
+
+    async def program() -> None:
+        async with await ringd_client.connect_async(socket=daemon.path) as acomm:
+            await fill(acomm, daemon)
+            asyncio.get_running_loop().call_later(0.05, daemon.reads.set)
+            raise ValueError("bad data")
+
+    with pytest.raises(ValueError, match="bad data"):
+        await program()
+    assert daemon.gone.wait(10)
+    assert daemon.goodbye is not None
+    assert daemon.goodbye["how"] == "raised"
+
+
+async def fill(acomm: AsyncCommunicator, daemon: StubDaemon) -> None:
+    """Send refusals, which have no bound, until the socket takes no more."""
+    daemon.reads.clear()
+    acomm.barrier()  # the stand-in takes this one before it looks at the switch
+    while not acomm._connection._outbox:
+        with pytest.raises(InvalidArgumentError):
+            acomm.barrier(algorithm="x" * 1000)
 
 
 async def test_closing_waits_and_says_goodbye(daemon: StubDaemon) -> None:

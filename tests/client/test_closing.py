@@ -20,6 +20,7 @@ import ringd_client
 from ringd.errors import CommunicatorClosedError
 from ringd.wire import ipc
 from ringd_client import Communicator, _process
+from ringd_client._core import MAX_IN_FLIGHT
 from tests.client.conftest import eventually
 from tests.client.stub_daemon import StubDaemon
 
@@ -99,6 +100,33 @@ def test_an_exception_in_the_with_block_is_told_and_nothing_is_waited_for(
     assert detail.startswith("ZeroDivisionError: division by zero (test_closing.py:")
     with pytest.raises(CommunicatorClosedError):
         handles[0].wait()
+
+
+def test_with_all_operations_in_flight_the_goodbye_still_arrives(daemon: StubDaemon) -> None:
+    daemon.script = lambda s: "mute"
+
+    def program() -> None:
+        with ringd_client.connect(socket=daemon.path) as comm:
+            fill(comm, daemon)
+            threading.Timer(0.05, daemon.reads.set).start()
+            raise KeyError("gone")
+
+    with pytest.raises(KeyError):
+        program()
+    assert daemon.gone.wait(10)
+    assert daemon.goodbye is not None
+    assert daemon.goodbye["how"] == "raised"
+    assert len(daemon.submitted) == MAX_IN_FLIGHT
+
+
+def fill(comm: Communicator, daemon: StubDaemon) -> None:
+    """Have as many operations in flight as may be, and no room in the socket."""
+    daemon.reads.clear()
+    for _ in range(MAX_IN_FLIGHT):
+        comm.barrier_async()
+    transport = comm._connection._transport
+    while transport.send(ipc.pack(ipc.FREE_GROUP, 1)):
+        pass
 
 
 def test_a_waiting_thread_ends_when_another_leaves_by_an_exception(daemon: StubDaemon) -> None:

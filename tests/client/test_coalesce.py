@@ -133,6 +133,34 @@ def test_inputs_are_read_at_the_end_of_the_block(comm: Communicator) -> None:
     assert [t.tolist() for t in tensors] == [[15, 15], [15, 15, 15]]
 
 
+def test_one_arena_tensor_may_be_in_several_calls(
+    new_cluster: Callable[[int], Cluster],
+) -> None:
+    def program(comm: Communicator) -> None:
+        n, mine = comm.world_size, float(comm.rank + 1)
+        tensor, gathered = comm.empty(5).fill_(mine), comm.empty((n, 5))
+        with comm.coalesce():
+            comm.broadcast(tensor, 1)
+            comm.all_gather(gathered, tensor)
+            comm.all_reduce(tensor, premul_sum(10))
+        assert gathered[:, 0].tolist() == [r + 1 for r in range(n)]
+        assert tensor.tolist() == [10 * n * (n + 1) / 2] * 5
+
+    for n in (2, 3):
+        new_cluster(n).run(program)
+
+
+def test_a_block_whose_end_is_refused_leaves_arena_tensors_alone(comm: Communicator) -> None:
+    tensor, shrinks = comm.empty(3).fill_(2), torch.ones(4)
+    with pytest.raises(InvalidTensorError, match="resized"), comm.coalesce():
+        comm.all_reduce(tensor, premul_sum(10))
+        comm.broadcast(shrinks, 1)
+        comm.all_gather(torch.zeros(12), shrinks)
+        shrinks.resize_(2)
+    assert tensor.tolist() == [2, 2, 2]
+    assert comm.all_reduce(tensor).tolist() == [6, 6, 6]
+
+
 def test_a_long_block_is_cut_so_that_fingerprints_stay_short(
     comm: Communicator, daemon: StubDaemon
 ) -> None:
@@ -161,6 +189,10 @@ def test_other_calls_in_the_block_are_refused(comm: Communicator, daemon: StubDa
         with pytest.raises(InvalidArgumentError, match="block"), comm.coalesce():
             comm.all_reduce(torch.ones(2))
             other()
+    with pytest.raises(InvalidArgumentError, match="^all_reduce_async can't"), comm.coalesce():
+        comm.all_reduce_async(torch.ones(1))
+    with pytest.raises(InvalidArgumentError, match="^irecv can't"), comm.coalesce():
+        comm.irecv(torch.ones(1))
     assert comm.all_reduce(torch.ones(2)).tolist() == [3, 3]
     assert len(daemon.submitted) == 1
 

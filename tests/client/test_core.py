@@ -11,6 +11,7 @@ from ringd.errors import (
     CommunicatorClosedError,
     DaemonLostError,
     InvalidArgumentError,
+    MembershipChangedError,
     PeerLostError,
     RingdError,
     TooManyOperationsError,
@@ -85,17 +86,12 @@ def test_the_result_of_a_success_is_what_a_wait_returns() -> None:
     assert outputs == [4, "as called", "as called"]
 
 
-def test_a_group_is_open_until_it_is_closed_or_its_epoch_ends() -> None:
+def test_a_group_is_open_until_it_is_closed() -> None:
     state = ClientState(rank=0)
     with pytest.raises(CommunicatorClosedError, match="group 3"):
         state.admit(3)
     state.open_group(3)
     state.admit(3)
-    for group in (4, 3, 3):  # of 4 nothing is known; the first cause counts
-        state.receive(done(submitted(state), PeerLostError(f"cause {group}", group=group)))
-    with pytest.raises(PeerLostError, match="cause 3"):
-        state.admit(3)
-    state.admit()
     assert state.close_group(3)
     assert not state.close_group(3)
     with pytest.raises(CommunicatorClosedError):
@@ -178,23 +174,26 @@ def test_beyond_the_bound_nothing_is_posted() -> None:
     assert submitted(state).request == MAX_IN_FLIGHT + 1
 
 
-def test_an_error_that_ends_the_epoch_is_raised_by_every_later_call() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        CollectiveMismatchError("differs"),
+        PeerLostError("rank 2 is gone", rank=2),
+        PeerLostError("rank 2 is gone", rank=2, group=3),
+        DaemonLostError("rank 2 lost its daemon", rank=2),
+        MembershipChangedError("the epoch is over"),
+    ],
+)
+def test_an_error_of_one_operation_leaves_the_others_alone(error: RingdError) -> None:
     state = ClientState(rank=0)
+    state.open_group(3)
     first, second = submitted(state), submitted(state)
-    state.receive(done(first, PeerLostError("rank 2 is gone", rank=2)))
-    with pytest.raises(PeerLostError, match="rank 2") as caught:
-        state.admit()
-    assert caught.value.rank == 2
-    assert not second.over  # the daemon ends it
-    with pytest.raises(PeerLostError):
-        submitted(state)
-    assert list(state.pending) == [second.request]
-
-
-def test_an_error_of_one_operation_leaves_the_others_alone() -> None:
-    state = ClientState(rank=0)
-    state.receive(done(submitted(state), CollectiveMismatchError("differs")))
+    assert state.receive(done(first, error)) == (first,)
+    assert isinstance(first.answer, type(error))
+    assert not second.over  # the daemon ends it, if it has to
     state.admit()
+    state.admit(3)
+    assert state.ended is None
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,27 @@ def test_all_to_all_with_uneven_splits(
 
     cluster = new_cluster(n)
     cluster.run(program)
-    assert cluster.performed == [OpSpec("all_to_all", "float64", "", (2,))]
+    assert cluster.performed == [OpSpec("all_to_all", "float64", "", () if listed else (2,))]
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_all_to_all_of_lists_needs_no_shapes_in_common(
+    new_cluster: Callable[[int], Cluster], n: int
+) -> None:
+    def block(source: int, target: int) -> torch.Tensor:
+        shape = (3, 2) if source == target else (source + target, 4)
+        return torch.full(shape, 10.0 * source + target)
+
+    def program(comm: Communicator) -> None:
+        r = comm.rank
+        expected = [block(peer, r) for peer in range(n)]
+        got = [torch.zeros_like(block) for block in expected]
+        comm.all_to_all(got, [block(r, peer) for peer in range(n)])
+        assert all(g.equal(e) for g, e in zip(got, expected, strict=True))
+
+    cluster = new_cluster(n)
+    cluster.run(program)
+    assert cluster.performed == [OpSpec("all_to_all", "float32", "", ())]
 
 
 def test_all_to_all_in_equal_rows_may_share_memory(new_cluster: Callable[[int], Cluster]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import ringd_client
-from ringd.errors import InvalidArgumentError
+from ringd.errors import CollectiveMismatchError, InvalidArgumentError
 from ringd.vocabulary import DTYPES, REDUCE_OPS, OpSpec, reductions
 from ringd_client import Communicator, PremulSum, premul_sum
 from tests.client.stub_cluster import Cluster
@@ -84,11 +84,16 @@ def test_integers_wrap_and_complex_numbers_turn(comm: Communicator, daemon: Stub
     assert seen == [[-56, -6], [-56, -6], [-2 + 1j], [0.5 + 1j]]
 
 
-def test_in_shared_memory_the_tensor_itself_is_multiplied(
+def test_in_shared_memory_too_the_product_is_made_elsewhere(
     comm: Communicator, daemon: StubDaemon
 ) -> None:
     tensor = comm.empty(3)
     tensor.copy_(torch.tensor([1.0, 2.0, 4.0]))
+    daemon.script = lambda s: CollectiveMismatchError("differs")
+    with pytest.raises(CollectiveMismatchError):
+        comm.all_reduce(tensor, premul_sum(0.5))
+    assert tensor.tolist() == [1, 2, 4]
+    daemon.script = lambda s: None
     comm.all_reduce(tensor, premul_sum(0.5))
     assert tensor.tolist() == [1.5, 3, 6]
     assert comm._arena.used_bytes == comm._arena.lent_bytes

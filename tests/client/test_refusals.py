@@ -28,6 +28,18 @@ def read_only() -> Any:
     return array
 
 
+class Sour:
+    """Whatever it is asked, it raises."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyError(name)
+
+    def __index__(self) -> int:
+        raise KeyError("index")
+
+    __float__ = __index__  # type: ignore[assignment]
+
+
 ONES = torch.ones(3)
 REFUSED: list[tuple[str, Callable[[Communicator], Any], type[RingdError], str]] = [
     ("all_reduce", lambda c: c.all_reduce([1.0, 2.0]), UnsupportedTypeError, "not list"),
@@ -279,6 +291,22 @@ REFUSED: list[tuple[str, Callable[[Communicator], Any], type[RingdError], str]] 
         InvalidTensorError,
         "input is a list of 2 tensors",
     ),
+    ("all_reduce", lambda c: c.all_reduce(ONES, None), InvalidArgumentError, "op is .*, not None"),
+    (
+        "all_gather",
+        lambda c: c.all_gather(ONES[:1], ONES),
+        InvalidTensorError,
+        r"\(output comes first\)",
+    ),
+    ("all_gather", lambda c: c.all_gather_object(np.arange(2)), UnsupportedTypeError, "tolist"),
+    (
+        "all_gather",
+        lambda c: c.all_gather_object({"loss": np.float32(1)}),
+        UnsupportedTypeError,
+        "item",
+    ),
+    ("broadcast", lambda c: c.broadcast(ONES, Sour()), InvalidArgumentError, "root is the number"),
+    ("barrier", lambda c: c.barrier(timeout_s=Sour()), InvalidArgumentError, "timeout_s is a pos"),
     ("new_group", lambda c: c.new_group([0, 0]), InvalidArgumentError, "not different ranks"),
     ("new_group", lambda c: c.new_group([3]), InvalidArgumentError, "a member 3 is no rank"),
     ("new_group", lambda c: c.new_group(1), InvalidArgumentError, "numbers of ranks, not 1"),
@@ -343,6 +371,46 @@ def test_asynchronous_calls_are_refused_when_they_begin(
     with pytest.raises(InvalidArgumentError):
         comm.all_reduce_async(torch.ones(3), "nope")
     eventually(lambda: len(daemon.poisons) == 1)
+
+
+def test_what_is_accepted_does_not_depend_on_what_was_before(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    refused: list[Callable[[], Any]] = [
+        lambda: comm.broadcast(torch.ones(3), 1.0),  # type: ignore[arg-type]
+        lambda: comm.reduce(torch.ones(3), 1.0),  # type: ignore[arg-type]
+        lambda: comm.all_reduce(torch.ones(3), deterministic=0),  # type: ignore[arg-type]
+        lambda: comm.all_reduce(torch.ones(3), preserve_input=0),  # type: ignore[arg-type]
+        lambda: comm.broadcast(torch.ones(3), 1, preserve_input=1),  # type: ignore[arg-type]
+    ]
+    taken: list[Any] = [1, True, np.int64(1), np.array(1), torch.tensor(1)]
+    for _ in range(2):
+        for call in refused:
+            with pytest.raises(InvalidArgumentError):
+                call()
+        comm.all_reduce(torch.ones(3))
+        for root in taken:
+            comm.broadcast(torch.ones(3), root)
+            comm.reduce(torch.ones(3), root)
+    assert {s.spec.root for s in daemon.submitted} == {-1, 1}
+    assert {type(s.spec.root) for s in daemon.submitted} == {int}
+    assert len(daemon.poisons) == 10
+
+
+@pytest.mark.parametrize("ops", [None, 7, (op for op in ())])
+def test_batch_p2p_takes_a_sequence(comm: Communicator, daemon: StubDaemon, ops: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="takes a list of Send and Recv"):
+        comm.batch_p2p(ops)
+    assert comm.batch_p2p([]) == []
+    comm.barrier()
+    assert daemon.poisons == []
+
+
+def test_what_numpy_lacks_is_said_of_numpy(comm: Communicator) -> None:
+    with pytest.raises(UnsupportedTypeError, match='numpy has no bfloat16: use like="torch"'):
+        comm.empty(3, "bfloat16", like="numpy")
+    with pytest.raises(InvalidArgumentError, match=r"empty\(\(3, 4\)\)"):
+        comm.empty(3, 4)
 
 
 def test_tensors_that_wrap_others_are_refused(comm: Communicator, daemon: StubDaemon) -> None:

@@ -14,7 +14,6 @@ import ringd_client
 from ringd.errors import (
     ArenaFullError,
     CollectiveMismatchError,
-    ConfigError,
     InvalidArgumentError,
     UnsupportedTypeError,
 )
@@ -67,7 +66,8 @@ def test_numpy_arrays_of_any_shape(comm: Communicator, dtype: Any, shape: Any) -
         (lambda c: c.empty((2, -1)), InvalidArgumentError),
         (lambda c: c.empty("3"), InvalidArgumentError),
         (lambda c: c.empty(2.5), InvalidArgumentError),
-        (lambda c: c.empty(3, like="jax"), ConfigError),
+        (lambda c: c.empty(3, like="jax"), InvalidArgumentError),
+        (lambda c: c.empty(3, 4), InvalidArgumentError),
     ],
 )
 def test_bad_arguments(
