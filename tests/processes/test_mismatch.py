@@ -79,7 +79,6 @@ ALL_DEPEND_ON_ALL = [
         {"collective": "reduce_scatter"},
         {"collective": "reduce_scatter", "op": "bor", "dtype": "int8"},
     ),
-    ({"collective": "all_gather"}, {"collective": "gather", "root": 1}),
     ({"collective": "all_to_all"}, {"collective": "all_gather"}),
     ({"collective": "all_to_all", "shape": [5]}, {"collective": "all_to_all", "shape": [6]}),
     ({"collective": "all_gather"}, {"collective": "all_gather", "counts": [1, 2]}),
@@ -93,6 +92,7 @@ ALL_DEPEND_ON_ALL = [
     ),
 ]
 ROOTED = [
+    ({"collective": "all_gather"}, {"collective": "gather", "root": 1}),
     ({"collective": "broadcast", "root": 0}, {"collective": "broadcast", "root": 1}),
     ({"collective": "reduce", "root": 0}, {"collective": "reduce", "root": 1}),
     ({"collective": "reduce", "root": 0}, {"collective": "reduce", "root": 0, "op": "prod"}),

@@ -18,6 +18,8 @@ Standing = Callable[[int], Daemons]
 Make = Callable[..., Daemons]
 SLACK_S = 1.0 * WIDER
 
+PROVOKES_COMPLAINTS = True
+
 
 def test_t5a_a_missing_daemon_is_named_within_the_timeout(daemons: Make) -> None:
     group = daemons(2, start=False)

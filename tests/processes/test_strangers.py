@@ -31,6 +31,8 @@ HELLOS = {
     "noise": secrets.token_bytes(4096),
 }
 
+PROVOKES_COMPLAINTS = True
+
 
 @contextlib.contextmanager
 def at_work(group: Daemons) -> Iterator[None]:

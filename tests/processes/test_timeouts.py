@@ -43,7 +43,7 @@ def test_a_rank_that_never_enters_is_named_and_a_late_entrant_gets_the_same_verd
     late = group.trainer(2).do(faults.call, timeout_s=60.0, algorithm="exchange")
     assert late["error"] == "CollectiveTimeoutError"
     assert late["took_s"] < SLACK_S
-    assert late["text"] in [told["text"] for told in first]
+    assert all(told["text"].startswith(late["text"]) for told in first)
     assert [told["value"] for told in group.do(faults.call)] == [3.0] * 3
 
 
