@@ -260,7 +260,7 @@ def uneven_lengths(stage: Stage) -> dict[str, Any]:
 
 
 def split_rows(stage: Stage, inputs: list[list[int]], outputs: list[list[int]]) -> dict[str, Any]:
-    """S9: all_to_all with these splits of each rank, and an ordinary sum: how both ended."""
+    """S9: all_to_all with these splits of each rank, and two ordinary sums: how they ended."""
     comm = stage.comm
     sent, got = inputs[comm.rank], outputs[comm.rank]
     given = np.arange(float(sum(sent))) + 10 * comm.rank
@@ -269,5 +269,5 @@ def split_rows(stage: Stage, inputs: list[list[int]], outputs: list[list[int]]) 
         lambda: comm.all_to_all(output, given, input_splits=sent, output_splits=got).tolist()
     )
     first["output"] = output.tolist()
-    following = outcome(lambda: comm.all_reduce(np.ones(2)).tolist())
-    return {"first": first, "next": following}
+    following, last = (outcome(lambda: comm.all_reduce(np.ones(2)).tolist()) for _ in range(2))
+    return {"first": first, "next": following, "last": last}
