@@ -89,7 +89,7 @@ def test_a_rank_that_is_no_member_is_done_at_once_though_no_member_has_come() ->
 
 
 def test_members_that_differ_raise_on_all_of_them_within_a_second_and_say_both() -> None:
-    for other in ((1, 2, 3), (3, 1), (1,)):
+    for other in ((1, 2, 3), (3, 1)):
         scene = Scene(4)
         specs = [new_group(1, 3), new_group(1, 3), new_group(1, 3), new_group(*other)]
 
@@ -104,14 +104,9 @@ def test_members_that_differ_raise_on_all_of_them_within_a_second_and_say_both()
             assert one.took_s <= MISMATCH_WITHIN_S
             assert str(list(specs[1].counts)) in str(one.error)
             assert str(list(specs[3].counts)) in str(one.error)
-            if three.error is None:  # alone in its group, it could not know; the next call says it
-                three = await scene.call(3)
-                assert isinstance(three.error, CollectiveMismatchError)
-                scene.engine(3).world.next_seq -= 1
             assert isinstance(three.error, CollectiveMismatchError)
 
-        if other != (1,):
-            scene.run(main)
+        scene.run(main)
 
 
 def test_groups_of_groups_and_disjoint_ones_may_be_made_in_any_mixture() -> None:
