@@ -124,8 +124,15 @@ class Mesh:
         for peer in moved:  # started anew: its old address will never answer
             self._dialling.pop(peer).cancel()
             self.dial(peer)
-        rank, n = self._engine.rank, self._engine.world_size
-        for peer in {(rank + 1) % n, (rank - 1) % n} - {rank}:
+        self.dial_neighbours(tuple(sorted(members)))
+
+    def dial_neighbours(self, ring: tuple[int, ...]) -> None:
+        """Make the links to our neighbours in the ring of these ranks, in their order."""
+        rank, n = self._engine.rank, len(ring)
+        if rank not in ring:
+            return
+        place = ring.index(rank)
+        for peer in {ring[(place + 1) % n], ring[(place - 1) % n]}:
             if rank < peer:
                 self.dial(peer)
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from ringd.daemon.mesh import Mesh, Place
+from ringd.daemon.reforming import Reforming, Reply
 from ringd.daemon.trainer_state import TrainerState
 from ringd.engine import failures
 from ringd.engine.engine import Engine, EngineOptions
@@ -27,11 +28,12 @@ from ringd.errors import (
 )
 from ringd.observe.flight import FlightRecorder, Snapshot
 from ringd.rendezvous.agent import Agent
-from ringd.rendezvous.events import Lost
+from ringd.rendezvous.events import Lost, Start
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
 from ringd.vocabulary import OpSpec
 from ringd.wire.handshake import LINK, Credentials
+from ringd.wire.raised import Raised
 
 
 class Trainer(Protocol):
@@ -119,6 +121,7 @@ class Node:
             log=log,
             on_unreachable=self._unreachable,
         )
+        self._reforming = Reforming(self.engine, self._agent)
         self._trainer: Trainer | None = None
         self._attach_timer: asyncio.TimerHandle | None = None
         self._attach_timeout_s = 0.0
@@ -225,21 +228,38 @@ class Node:
             missing_trainers=no_trainer,
         )
 
-    def detach(self, trainer: Trainer, how: str, detail: str) -> None:
-        """The trainer is gone: "goodbye", "raised" or "died"."""
+    def detach(self, trainer: Trainer, how: str, detail: str, raised: Raised | None = None) -> None:
+        """The trainer is gone: "goodbye", "raised" (by what) or "died"."""
         if trainer is not self._trainer:
             return
         if not self._started:
             how = "gave_up"
         elif self.engine.world.broken is not None:
             how = "goodbye"  # its end follows from a loss that all know: no new verdict
-        self._forget_trainer(how, detail)
+        self._forget_trainer(how, detail, raised if how == "raised" else None)
 
-    def _forget_trainer(self, how: str, detail: str) -> None:
+    def reform(self, trainer: Trainer, min_size: Any, timeout_s: Any, reply: Reply) -> None:
+        """The trainer asks for the next epoch; its operations in flight end before this returns.
+
+        Args:
+            reply: told how it ended, within ``timeout_s``; its facts are those of a welcome, and
+                those of ``Reforming.answer_of``.
+        """
+        if trainer is not self._trainer or not self._started:
+            reply(RendezvousError("this rank takes part in no epoch yet"), None)
+            return
+        self._reforming.begin(min_size, timeout_s, reply)
+
+    def newcomers(self) -> list[int]:
+        """Ranks whose trainer waits to be let in, as far as we were told."""
+        return [rank for rank in self._attached if rank != self.rank]
+
+    def _forget_trainer(self, how: str, detail: str, raised: Raised | None = None) -> None:
         epoch = self.engine.world.epoch if self._started else 0
         next_seqs = self.engine.groups.next_seqs()
         self._trainer = None
         self._started = False
+        self._reforming.refuse(MembershipChangedError("this rank's trainer is gone"))
         if self._attach_timer is not None:
             self._attach_timer.cancel()
             self._attach_timer = None
@@ -249,7 +269,7 @@ class Node:
             self.engine.end_all(gone)
         elif epoch:
             self.engine.mail.trainer_left()
-        self._agent.detach(how, detail, epoch, next_seqs)
+        self._agent.detach(how, detail, epoch, next_seqs, raised)
 
     # Surroundings of the engine
 
@@ -307,31 +327,54 @@ class Node:
     def on_members(self, members: list[tuple[int, Address]]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
         self.failed = None
-        one_host = len({address.host for _, address in members}) == 1
-        self.engine.choose_by(ONE_HOST if one_host else DEFAULT_THRESHOLDS)
         self._joined = sorted(rank for rank, _ in members)
         self._mesh.meet(dict(members))
         self.formed.set()
         self.log.info("the group of %d is complete", self.world_size)
 
-    def on_start(self, epoch: int) -> None:
-        """All trainers are attached: an epoch begins."""
+    def on_start(self, start: Start) -> None:
+        """An epoch begins, and our trainer takes part in it."""
         pid = None if self._trainer is None else self._trainer.pid
-        self.flight.begin_epoch(epoch, pid, self.engine.world.broken)
-        self.engine.begin_epoch(epoch)
+        self.flight.begin_epoch(start.epoch, pid, self.engine.world.broken)
+        addresses = self._mesh.members
+        hosts = {addresses[rank].host for rank in start.members if rank in addresses}
+        self.engine.choose_by(ONE_HOST if len(hosts) == 1 else DEFAULT_THRESHOLDS)
+        tell = self._reforming.answer_of(start)
+        self.engine.begin_epoch(start.epoch, start.members)
+        self._mesh.dial_neighbours(start.members)
+        self._attached = [rank for rank in self._attached if rank not in start.members]
         if self._attach_timer is not None:
             self._attach_timer.cancel()
             self._attach_timer = None
-        if self._trainer is not None:
-            self._started = True
-            self._trainer.welcome(epoch, self._facts())
+        if self._trainer is None:
+            return
+        self._started = True
+        if self._reforming.waits:
+            tell(self._facts())
+        else:
+            self._trainer.welcome(start.epoch, self._facts())
+
+    def on_changed(self, epoch: int, rank: int) -> None:
+        """The epoch is over: the trainer of ``rank`` asked for the next one."""
+        if epoch == self.engine.world.epoch:
+            text = (
+                f"epoch {epoch} is over: rank {rank} asked for the next one. Call reform() on this "
+                "rank too, or close"
+            )
+            self.engine.epoch_over(MembershipChangedError(text, epoch=epoch, rank=rank))
+
+    def on_not_reformed(self, text: str, facts: dict[str, Any]) -> None:
+        """There is no next epoch for our trainer."""
+        self._reforming.not_reformed(text, facts)
 
     def _facts(self) -> dict[str, Any]:
         """What a trainer is told at its welcome: its place, and the settings of its calls."""
         options = self.engine.options
         return {
-            "rank": self.rank,
-            "world_size": self.world_size,
+            "epoch": self.engine.world.epoch,
+            "rank": self.engine.world.rank,
+            "world_size": self.engine.world.size,
+            "ranks": list(self.engine.world.ranks),
             "timeout_s": options.timeout_s,
             "max_in_flight": options.max_in_flight,
             "arena_limit_bytes": self._arena_limit_bytes,
@@ -363,12 +406,15 @@ class Node:
         """A rank is gone without a goodbye."""
         self._on_failure()
         if lost.epoch == self.engine.world.epoch:
+            if lost.case.startswith("daemon"):
+                self._reforming.gone(lost.rank)
             error = failures.peer_lost(
                 lost.rank,
                 case=lost.case,
                 detail=lost.detail,
                 epoch=lost.epoch,
                 verdict=lost.number,
+                raised=lost.raised,
             )
             self.engine.peer_lost(lost.rank, error)
 
@@ -433,6 +479,7 @@ class Node:
             "address": str(self._mesh.address),
             "trainer": None if self._trainer is None else self._trainer.pid,
             "epoch": engine.world.epoch,
+            "members": list(engine.world.ranks),
             "next_seq": engine.world.next_seq,
             "completed": engine.completed,
             "in_flight": len(engine.live) + len(engine.mail.live),

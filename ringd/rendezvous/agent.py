@@ -14,8 +14,8 @@ from typing import Any, Protocol
 import ringd
 from ringd.errors import RendezvousError
 from ringd.rendezvous.addresses import is_loopback, loopback_text
-from ringd.rendezvous.events import Lost
-from ringd.rendezvous.intake import address_of, clip, pairs
+from ringd.rendezvous.events import History, Lost, Start
+from ringd.rendezvous.intake import address_of, clip, pairs, raised_in
 from ringd.rendezvous.reach import RetrySettings, describe, reach
 from ringd.transport.base import Address, Channel, Transport
 from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
@@ -24,6 +24,7 @@ from ringd.wire import control
 from ringd.wire.control import int_list, message
 from ringd.wire.frame import FrameError, Limits
 from ringd.wire.handshake import RENDEZVOUS, Credentials, Expectation, Identity
+from ringd.wire.raised import Raised
 
 
 class AgentEvents(Protocol):
@@ -39,8 +40,14 @@ class AgentEvents(Protocol):
         """The group can't form as it is (an address that peers can't reach, for one). It forms
         after all, and ``on_members`` comes, if the rank at fault is replaced."""
 
-    def on_start(self, epoch: int) -> None:
-        """All trainers are attached; ours takes part in this epoch."""
+    def on_start(self, start: Start) -> None:
+        """An epoch begins, and our trainer takes part in it."""
+
+    def on_changed(self, epoch: int, rank: int) -> None:
+        """The epoch is over: the trainer of ``rank`` asked for the next one."""
+
+    def on_not_reformed(self, text: str, facts: dict[str, Any]) -> None:
+        """There is no next epoch for our trainer; ``facts``: quorum, epoch, here, missing."""
 
     def on_left(self, rank: int, epoch: int, next_seqs: dict[int, int]) -> None:
         """The trainer of ``rank`` said goodbye; by group the first call that it did not make."""
@@ -228,8 +235,23 @@ class Agent:
         self._waiting = True
         self._send("attach", attempt=self._attempt)
 
+    def reform(self, epoch: int, wish: Mapping[str, Any]) -> None:
+        """Our trainer asks for the next epoch; ``epoch`` is its present one.
+
+        Args:
+            wish: the rest of the message "reform", without attempt.
+        """
+        self._attempt += 1
+        self._waiting = True
+        self._send("reform", epoch=epoch, attempt=self._attempt, **wish)
+
     def detach(
-        self, how: str, detail: str, epoch: int, next_seqs: Mapping[int, int] | None = None
+        self,
+        how: str,
+        detail: str,
+        epoch: int,
+        next_seqs: Mapping[int, int] | None = None,
+        raised: Raised | None = None,
     ) -> None:
         """Our trainer ended its part in ``epoch`` (0: it still waited for the start).
 
@@ -238,6 +260,7 @@ class Agent:
             detail: what is known of the reason.
             epoch: see above.
             next_seqs: by group the number of the first operation that it did not call.
+            raised: the exception, with "raised".
         """
         self._waiting = False
         others = dict(next_seqs or {})
@@ -249,6 +272,7 @@ class Agent:
             epoch=epoch,
             next_seq=next_seq,
             groups=[list(pair) for pair in others.items()],
+            exception=None if raised is None else raised.words(),
         )
 
     def link_lost(self, peer: int, reason: str, epoch: int) -> None:
@@ -359,10 +383,25 @@ class Agent:
 
     def _hear_start(self, fields: dict[str, Any]) -> None:
         epoch, attempt = _int(fields, "epoch"), _int(fields, "attempt")
+        start = Start(epoch, tuple(int_list(fields, "members")), _history(fields.get("last")))
         # A start may cross our trainer's giving up; then it is not for the one that waits now.
         if self._waiting and attempt == self._attempt:
             self._waiting = False
-            self._events.on_start(epoch)
+            self._events.on_start(start)
+
+    def _hear_changed(self, fields: dict[str, Any]) -> None:
+        self._events.on_changed(_int(fields, "epoch"), _int(fields, "rank"))
+
+    def _hear_not_reformed(self, fields: dict[str, Any]) -> None:
+        if self._waiting and _int(fields, "attempt") == self._attempt:
+            self._waiting = False
+            facts = {
+                "quorum": control.field(fields, "quorum", bool),
+                "epoch": _int(fields, "epoch"),
+                "here": int_list(fields, "here"),
+                "missing": int_list(fields, "missing"),
+            }
+            self._events.on_not_reformed(control.field(fields, "text", str), facts)
 
     def _hear_left(self, fields: dict[str, Any]) -> None:
         rank, epoch, next_seq = (_int(fields, name) for name in ("rank", "epoch", "next_seq"))
@@ -379,6 +418,7 @@ class Agent:
             _int(fields, "epoch"),
             (link[0], link[1]) if link is not None else None,
             control.field(fields, "verdict", str),
+            raised_in(fields),
         )
         self._events.on_lost(lost)
 
@@ -427,11 +467,32 @@ def _int(fields: dict[str, Any], name: str) -> int:
     return control.field(fields, name, int)
 
 
+def _history(value: object) -> History | None:
+    """What "start" says of the epoch before.
+
+    Raises:
+        FrameError: it is malformed.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise FrameError("start: 'last' is no map")
+    return History(
+        _int(value, "epoch"),
+        tuple(int_list(value, "members")),
+        _int(value, "completed_by_all"),
+        _int(value, "completed_by_any"),
+        pairs(value, "agreed"),
+    )
+
+
 _HEARINGS: dict[str, Callable[[Agent, dict[str, Any]], None]] = {
     "members": Agent._hear_members,
     "waiting": Agent._hear_waiting,
     "refused": Agent._hear_refused,
     "start": Agent._hear_start,
+    "changed": Agent._hear_changed,
+    "not_reformed": Agent._hear_not_reformed,
     "left": Agent._hear_left,
     "lost": Agent._hear_lost,
     "abort": Agent._hear_abort,

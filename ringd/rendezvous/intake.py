@@ -14,6 +14,7 @@ from ringd.rendezvous.events import (
     LinkWanted,
     OpAnswered,
     OpFailed,
+    ReformWanted,
     TrainerAttached,
     TrainerDetached,
 )
@@ -22,11 +23,13 @@ from ringd.transport.base import Address
 from ringd.vocabulary import MAX_WORLD
 from ringd.wire.control import field, int_list
 from ringd.wire.frame import FrameError
+from ringd.wire.raised import Raised
 
 MAX_TEXT = 4096
 """Characters of a reason or a detail that are passed on."""
 MAX_PAIRS = 8192
 MAX_FRAMES = 16
+MAX_WAIT_S = 400 * 86400.0
 _STATES = frozenset({"waiting", "done", "failed", "absent"})
 _HOWS = frozenset({"goodbye", "died", "raised", "gave_up"})
 
@@ -78,6 +81,18 @@ def pairs(fields: Fields, name: str) -> tuple[tuple[int, int], ...]:
     return tuple((first, second) for first, second in found)
 
 
+def raised_in(fields: Fields) -> Raised | None:
+    """The field ``exception``, which may be nil, or left out.
+
+    Raises:
+        FrameError: it is something else.
+    """
+    try:
+        return Raised.read(fields.get("exception"))
+    except ValueError as exc:
+        raise FrameError(f"{fields.get('type')}: {exc}") from None
+
+
 def _join(rank: int, fields: Fields) -> FromDaemon:
     return DaemonJoined(
         rank,
@@ -90,10 +105,14 @@ def _join(rank: int, fields: Fields) -> FromDaemon:
 
 
 def _attach(rank: int, fields: Fields) -> FromDaemon:
+    return TrainerAttached(rank, _attempt(fields))
+
+
+def _attempt(fields: Fields) -> int:
     attempt = field(fields, "attempt", int)
     if attempt < 1:
-        raise FrameError("attach: attempts count from 1")
-    return TrainerAttached(rank, attempt)
+        raise FrameError(f"{fields.get('type')}: attempts count from 1")
+    return attempt
 
 
 def _detach(rank: int, fields: Fields) -> FromDaemon:
@@ -102,7 +121,29 @@ def _detach(rank: int, fields: Fields) -> FromDaemon:
         raise FrameError(f"detach: unknown way to go {how[:32]!r}")
     detail = clip(field(fields, "detail", str))
     epoch, next_seq = field(fields, "epoch", int), field(fields, "next_seq", int)
-    return TrainerDetached(rank, how, detail, epoch, next_seq, pairs(fields, "groups"))
+    groups, raised = pairs(fields, "groups"), raised_in(fields)
+    return TrainerDetached(rank, how, detail, epoch, next_seq, groups, raised)
+
+
+def _reform(rank: int, fields: Fields) -> FromDaemon:
+    agreed = fields.get("agreed")
+    if agreed is not None:
+        ((seq, value),) = pairs({"type": "reform", "agreed": [agreed]}, "agreed")
+        agreed = (seq, value)
+    timeout_s = field(fields, "timeout_s", float)
+    if not 0 < timeout_s < MAX_WAIT_S:
+        raise FrameError("reform: timeout_s is out of range")
+    return ReformWanted(
+        rank,
+        field(fields, "epoch", int),
+        _attempt(fields),
+        field(fields, "min_size", int),
+        timeout_s,
+        tuple(int_list(fields, "cut_off")),
+        field(fields, "last_done", int),
+        field(fields, "unbroken", int),
+        agreed,
+    )
 
 
 def _link_lost(rank: int, fields: Fields) -> FromDaemon:
@@ -157,6 +198,7 @@ _READERS: dict[str, Callable[[int, Fields], FromDaemon]] = {
     "join": _join,
     "attach": _attach,
     "detach": _detach,
+    "reform": _reform,
     "link_lost": _link_lost,
     "op_failed": _op_failed,
     "op_answer": _op_answered,

@@ -25,7 +25,8 @@ from ringd.rendezvous.events import (
     Tick,
 )
 from ringd.rendezvous.intake import event_of
-from ringd.rendezvous.membership import DEAD_AFTER_S, GATHER_LINK_REPORTS_S, Membership
+from ringd.rendezvous.link_verdict import GATHER_LINK_REPORTS_S
+from ringd.rendezvous.membership import DEAD_AFTER_S, LAST_CALL_S, Membership
 from ringd.rendezvous.reports import ReportRound
 from ringd.transport.base import Address, Channel, Listener, Transport
 from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
@@ -47,10 +48,16 @@ _CATCH_UP_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """The service's bounds, in seconds and in connections."""
+    """The service's bounds, in seconds and in connections.
+
+    ``min_size``, ``last_call_s`` and ``majority`` are those of the membership.
+    """
 
     dead_after_s: float = DEAD_AFTER_S
     gather_link_reports_s: float = GATHER_LINK_REPORTS_S
+    min_size: int = 0
+    last_call_s: float = LAST_CALL_S
+    majority: bool = False
     status_timeout_s: float = 2.0
     handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
     max_pending: int = MAX_PENDING
@@ -88,6 +95,9 @@ class RendezvousService:
             credentials.world_size,
             dead_after_s=self._settings.dead_after_s,
             gather_s=self._settings.gather_link_reports_s,
+            min_size=self._settings.min_size,
+            last_call_s=self._settings.last_call_s,
+            majority=self._settings.majority,
         )
         self._reception = Reception(
             credentials,
@@ -221,8 +231,11 @@ class RendezvousService:
     def _log_telling(self, send: Send) -> None:
         if send.type == "members":
             self._log.info("all %d daemons are here", len(send.to))
-        elif send.type == "start" and send.to == (0,):
-            self._log.info("epoch %d starts", send.fields["epoch"])
+        elif send.type == "start" and send.to[0] == send.fields["members"][0]:
+            ranks = ", ".join(map(str, send.fields["members"]))
+            self._log.info("epoch %d starts, with ranks %s", send.fields["epoch"], ranks)
+        elif send.type == "changed":
+            self._log.info("epoch %(epoch)d is over: rank %(rank)d asked for the next", send.fields)
         elif send.type == "lost":
             # Only the first says why; the others mostly follow from it.
             level = logging.WARNING if send.fields["epoch"] > self._epoch_over else logging.INFO
