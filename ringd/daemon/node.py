@@ -27,13 +27,16 @@ from ringd.errors import (
     RingdError,
 )
 from ringd.observe.flight import FlightRecorder, Snapshot
-from ringd.rendezvous.agent import Agent
+from ringd.rendezvous.agent import Agent, DaemonInfo
 from ringd.rendezvous.events import Lost, Start
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
 from ringd.vocabulary import OpSpec
 from ringd.wire.handshake import LINK, Credentials
 from ringd.wire.raised import Raised
+
+TOLD_OF = 16
+"""Operations, and messages, in flight that a status tells of."""
 
 
 class Trainer(Protocol):
@@ -55,7 +58,10 @@ class Recorder(Protocol):
     """Who is told of every operation's end."""
 
     def record(self, op: Operation, error: RingdError | None) -> None:
-        """An operation ended."""
+        """A collective ended."""
+
+    def record_post(self, post: Post, error: RingdError | None) -> None:
+        """A send or a receive ended."""
 
 
 class Node:
@@ -65,6 +71,7 @@ class Node:
         credentials: job, rank, world size and secret; the role is set here.
         rng: for the jitter of back-offs; nonce: gives fresh random bytes.
         on_failure: told of whatever goes wrong, perhaps often, for a dump of the flight recorder.
+        info: what a status shows of this daemon; by default, of this process.
     """
 
     def __init__(
@@ -83,6 +90,7 @@ class Node:
         on_failure: Callable[[], None] | None = None,
         bring_torch: Callable[[], None] | None = None,
         arena_limit_bytes: int = 0,
+        info: DaemonInfo | None = None,
     ) -> None:
         self.loop = loop
         self.log = log
@@ -110,6 +118,7 @@ class Node:
             log=log,
             make_nonce=nonce,
             sizes=(options.segment_bytes, options.eager_bytes),
+            info=info,
         )
         self._mesh = Mesh(
             self.engine,
@@ -318,6 +327,8 @@ class Node:
 
     def post_ended(self, post: Post, error: RingdError | None) -> None:
         """A send or a receive ended."""
+        if self._recorder is not None:
+            self._recorder.record_post(post, error)
         self.flight.record_post(post, error)
         if error is not None:
             self._on_failure()
@@ -471,7 +482,7 @@ class Node:
                 "elapsed_s": round(engine.now() - op.started, 3),
                 **op.progress(),
             }
-            for op in list(engine.live)[:16]
+            for op in list(engine.live)[:TOLD_OF]
         ]
         return {
             "rank": self.rank,
@@ -489,6 +500,10 @@ class Node:
                 if g.number
             },
             "operations": ops,
+            "messages": [
+                {**post.facts(), "elapsed_s": round(engine.now() - post.started, 3)}
+                for post in list(engine.mail.live)[:TOLD_OF]
+            ],
             "broken": None if engine.world.broken is None else str(engine.world.broken),
             "links": {
                 str(peer): {
