@@ -11,6 +11,7 @@ anew, no epoch starts before every trainer of the one before has ended.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,8 +36,9 @@ from ringd.rendezvous.events import (
     TrainerAttached,
     TrainerDetached,
 )
-from ringd.rendezvous.inquiries import Inquiries, error_of
+from ringd.rendezvous.inquiries import ASKED_ABOUT, Inquiries, error_of
 from ringd.rendezvous.link_verdict import judge
+from ringd.rendezvous.recovery import Recovery
 
 DEAD_AFTER_S = 3.0
 GATHER_LINK_REPORTS_S = 0.150
@@ -44,8 +46,6 @@ GATHER_LINK_REPORTS_S = 0.150
 MAX_FAILED_OPS = 4096
 """Operations whose first error is remembered, so that later ones are not told."""
 MAX_VERDICTS = 16
-ASKED_ABOUT = frozenset({"timeout"})
-"""Errors that only say what one rank saw: all daemons are asked before there is a verdict."""
 
 
 @dataclass(slots=True)
@@ -67,6 +67,8 @@ class Membership:
         world_size: how many ranks.
         dead_after_s: a daemon silent for so long is lost.
         gather_s: how long reports of a broken link are gathered.
+        majority: only more than half of the last epoch's members may go on.
+        unreachable: ranks that a successor of another rendezvous has tried in vain.
     """
 
     def __init__(
@@ -75,12 +77,17 @@ class Membership:
         *,
         dead_after_s: float = DEAD_AFTER_S,
         gather_s: float = GATHER_LINK_REPORTS_S,
+        majority: bool = False,
+        unreachable: Set[int] = frozenset(),
     ) -> None:
         self.world_size = world_size
         self.epoch = 0
         self._dead_after_s = dead_after_s
         self._gather_s = gather_s
         self._seats = [_Seat() for _ in range(world_size)]
+        self.members = tuple(range(world_size))
+        self._majority = majority
+        self._recovery = Recovery(self, dead_after_s, majority=majority, unreachable=unreachable)
         self._told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
         self._formed = False  # the members were told, and none has gone since
         self._announced: set[int] = set()  # ranks lost in the current epoch
@@ -88,7 +95,7 @@ class Membership:
         self._judge_at: float | None = None
         self._failed_ops: dict[tuple[int, int, int], None] = {}
         self._inquiries = Inquiries()
-        self._n_verdicts = 0
+        self.n_verdicts = 0
         self._verdicts: deque[Lost] = deque(maxlen=MAX_VERDICTS)
 
     # Queries
@@ -107,7 +114,11 @@ class Membership:
     def next_deadline(self) -> float | None:
         """When a Tick is due if nothing else happens."""
         times = [seat.heard_at + self._dead_after_s for seat in self._seats if seat.peer]
-        others = (self._judge_at, self._inquiries.next_deadline())
+        others = (
+            self._judge_at,
+            self._inquiries.next_deadline(),
+            self._recovery.next_deadline(),
+        )
         times += [due for due in others if due is not None]
         return min(times, default=None)
 
@@ -132,6 +143,7 @@ class Membership:
             "attached": list(self.attached()),
             "running": list(self.running()),
             "daemons": [self._describe(rank) for rank in self.joined()],
+            "recovering": self._recovery.waiting,
             "verdicts": [verdict.to_fields() for verdict in self._verdicts],
         }
 
@@ -158,6 +170,10 @@ class Membership:
             out = self._tick(now)
         else:
             out = self._from_daemon(event, now)
+        told, held = self._recovery.advance(now)
+        out += told
+        for waited in held:
+            out += self._from_daemon(waited, now)
         return out + self._end_inquiries(now) + self._presence()
 
     def _from_daemon(self, event: FromDaemon, now: float) -> list[Instruction]:
@@ -175,9 +191,11 @@ class Membership:
             case DaemonLost():
                 return self._vacate(event.rank, "daemon lost", event.reason)
             case DaemonJoined():
-                return self._join(seat, event)
+                return self._join(seat, event, now)
         if seat.daemon is None:
             return self._drop(event.rank, "it spoke before it joined")
+        if self._recovery.holds(event):
+            return []
         return self._from_joined(seat, event, now)
 
     def _from_joined(self, seat: _Seat, event: FromDaemon, now: float) -> list[Instruction]:
@@ -214,11 +232,11 @@ class Membership:
         seat.peer, seat.remote, seat.heard_at = event.peer, event.remote, now
         return []
 
-    def _join(self, seat: _Seat, event: DaemonJoined) -> list[Instruction]:
+    def _join(self, seat: _Seat, event: DaemonJoined, now: float) -> list[Instruction]:
         if seat.daemon is not None:
             return self._drop(event.rank, "it joined twice")
         seat.daemon = event
-        return []
+        return self._recovery.joined(event, now)
 
     def _drop(self, rank: int, reason: str) -> list[Instruction]:
         return [Drop(rank, reason), *self._vacate(rank, "daemon lost", reason)]
@@ -229,7 +247,9 @@ class Membership:
         self._inquiries.gone(rank)
         self._formed = False
         self._forget_reports_of(rank)
-        return self._announce(Lost(rank, case, detail, self.epoch)) if was_running else []
+        if self._recovery.gone(rank, case, detail) or not was_running:
+            return []
+        return self.announce(Lost(rank, case, detail, self.epoch))
 
     def _presence(self) -> list[Instruction]:
         """Tell the members, the start, or who is here, if that changed."""
@@ -242,7 +262,7 @@ class Membership:
         complete = len(joined) == self.world_size
         if complete and not self._formed:
             out += self._form()
-        if self._formed and len(attached) == self.world_size:
+        if self._formed and len(attached) == self.world_size and not self._recovery.waiting:
             return out + self._start()
         to = attached if complete else joined
         if to:
@@ -287,11 +307,14 @@ class Membership:
         seat.attempt = event.attempt
         return []
 
-    def _start(self) -> list[Instruction]:
-        self.epoch += 1
+    def _begin(self, epoch: int, members: tuple[int, ...]) -> None:
+        self.epoch, self.members = epoch, members
         self._announced.clear()
         self._failed_ops.clear()
         self._inquiries.clear()
+
+    def _start(self) -> list[Instruction]:
+        self._begin(max(self.epoch, self._recovery.highest) + 1, tuple(range(self.world_size)))
         out: list[Instruction] = []
         for rank, seat in enumerate(self._seats):
             fields = {"epoch": self.epoch, "attempt": seat.attempt}
@@ -319,18 +342,35 @@ class Membership:
                 "groups": [list(pair) for pair in groups],
             }
             return self._broadcast("left", fields, but=event.rank)
-        return self._announce(Lost(event.rank, f"trainer {event.how}", event.detail, self.epoch))
+        return self.announce(Lost(event.rank, f"trainer {event.how}", event.detail, self.epoch))
 
-    def _announce(self, lost: Lost) -> list[Instruction]:
+    def announce(self, lost: Lost) -> list[Instruction]:
         """Tell all but the lost rank, once; what else is reported of links adds nothing then."""
         if lost.rank in self._announced:
             return []
         self._announced.add(lost.rank)
-        lost = replace(lost, number=self._number())
+        if not lost.number:
+            lost = replace(lost, number=self.number())
         self._verdicts.append(lost)
         self._reports.clear()
         self._judge_at = None
         return self._broadcast("lost", lost.to_fields(), but=lost.rank)
+
+    # What recovery needs
+
+    def take_over(self, epoch: int, members: tuple[int, ...]) -> None:
+        """This epoch runs, and nothing of it is known yet; nobody counts as running."""
+        self._begin(epoch, members)
+        for seat in self._seats:
+            seat.running = False
+
+    def take_part(self, rank: int) -> None:
+        """The trainer of ``rank`` takes part in the epoch, if the rank is not lost."""
+        self._seats[rank].running = rank not in self._announced
+
+    def verdicts_on(self, epoch: int) -> list[Lost]:
+        """Why that epoch is over, as far as it is remembered."""
+        return [verdict for verdict in self._verdicts if verdict.epoch == epoch]
 
     # Links
 
@@ -356,7 +396,7 @@ class Membership:
     def _judge_links(self) -> list[Instruction]:
         lost = judge(self._reports, self.epoch)
         # The accused lives, and its epoch is over too: it is told like the others.
-        told = self._announce(lost)
+        told = self.announce(lost)
         return [*told, *(Send((lost.rank,), s.type, s.fields) for s in told if isinstance(s, Send))]
 
     def _link_wanted(self, event: LinkWanted) -> list[Instruction]:
@@ -388,13 +428,13 @@ class Membership:
         fields = error.get("fields")
         fields = fields if isinstance(fields, dict) else {}
         # One that quotes an earlier operation's is that verdict.
-        error["fields"] = {**fields, "verdict": fields.get("verdict") or self._number()}
+        error["fields"] = {**fields, "verdict": fields.get("verdict") or self.number()}
         return self._sentence(event, error)
 
     def _end_inquiries(self, now: float) -> list[Instruction]:
         out: list[Instruction] = []
         for inquiry in self._inquiries.ended(now):
-            error = error_of(inquiry.first, inquiry.judge(), self._number())
+            error = error_of(inquiry.first, inquiry.judge(), self.number())
             out += self._sentence(inquiry.first, error)
         return out
 
@@ -409,10 +449,10 @@ class Membership:
         }
         return [Send(self.joined(), "abort", fields)]
 
-    def _number(self) -> str:
+    def number(self) -> str:
         """The id of the next verdict."""
-        self._n_verdicts += 1
-        return f"{self.epoch}.{self._n_verdicts}"
+        self.n_verdicts += 1
+        return f"{self.epoch}.{self.n_verdicts}"
 
     def _broadcast(self, kind: str, fields: dict[str, Any], *, but: int) -> list[Instruction]:
         to = tuple(rank for rank in self.joined() if rank != but)
