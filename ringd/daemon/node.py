@@ -27,7 +27,7 @@ from ringd.errors import (
 )
 from ringd.observe.flight import FlightRecorder, Snapshot
 from ringd.rendezvous.agent import Agent
-from ringd.rendezvous.events import Lost
+from ringd.rendezvous.events import Claim, Lost
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
 from ringd.vocabulary import OpSpec
@@ -126,6 +126,8 @@ class Node:
         self._joined: list[int] = []
         self._attached: list[int] = []
         self._in_group = False
+        self._coordinator_lost = ""
+        self._lost: list[Lost] = []  # in the current epoch
         self.formed = asyncio.Event()
         self.failed: RingdError | None = None
 
@@ -175,10 +177,6 @@ class Node:
                 )
             )
             return
-        if self._in_group and not self._agent.connected:
-            self.failed = RendezvousError(
-                "the rendezvous is out of reach, so no new epoch can begin; start the job anew"
-            )
         if self.failed is not None:
             trainer.refuse(self.failed.copy())
             return
@@ -192,7 +190,10 @@ class Node:
     def _attach_expired(self) -> None:
         trainer = self._trainer
         assert trainer is not None
-        error = self._who_is_missing(f"within {self._attach_timeout_s:g} s")
+        if self._in_group and not self._agent.connected:
+            error = self._without_rendezvous()
+        else:
+            error = self._who_is_missing(f"within {self._attach_timeout_s:g} s")
         self._forget_trainer("gave_up", "waited too long for the others")
         trainer.refuse(error)
 
@@ -205,6 +206,19 @@ class Node:
             f"{failures.ranks_text(missing)}. Start what is missing, or raise join_timeout_s.",
             joined=self._joined,
             missing=missing,
+        )
+
+    def _without_rendezvous(self) -> RendezvousError:
+        """No epoch could begin within the trainer's time."""
+        at = self._agent.places.at
+        return RendezvousError(
+            f"the rendezvous at {at} is out of reach ({self._coordinator_lost}), so no epoch could "
+            f"begin within {self._attach_timeout_s:g} s. See that it runs (ringd rendezvous): this "
+            "daemon goes back to it by itself; then connect again, or raise timeout_s of connect() "
+            "if it only takes longer.",
+            address=str(at),
+            timeout_s=self._attach_timeout_s,
+            cause=self._coordinator_lost,
         )
 
     def _who_is_missing(self, when: str) -> RendezvousError:
@@ -318,6 +332,7 @@ class Node:
         """All trainers are attached: an epoch begins."""
         pid = None if self._trainer is None else self._trainer.pid
         self.flight.begin_epoch(epoch, pid, self.engine.world.broken)
+        self._lost.clear()
         self.engine.begin_epoch(epoch)
         if self._attach_timer is not None:
             self._attach_timer.cancel()
@@ -363,6 +378,7 @@ class Node:
         """A rank is gone without a goodbye."""
         self._on_failure()
         if lost.epoch == self.engine.world.epoch:
+            self._lost.append(lost)
             error = failures.peer_lost(
                 lost.rank,
                 case=lost.case,
@@ -395,8 +411,24 @@ class Node:
             trainer.refuse(error.copy())
 
     def on_coordinator_lost(self, reason: str) -> None:
-        """Links keep working; attaching and verdicts do not."""
+        """Links keep working; attaching and verdicts wait."""
+        self._coordinator_lost = reason
         self.log.warning("the rendezvous is out of reach: %s", reason)
+
+    def on_coordinator_back(self) -> None:
+        """All is as before."""
+        self._coordinator_lost = ""
+
+    def on_claim(self) -> Claim | None:
+        """What a rendezvous that was restarted has to know."""
+        world = self.engine.world
+        if not world.epoch:
+            return None
+        return Claim(world.epoch, tuple(world.ranks), self._started, lost=tuple(self._lost))
+
+    def on_succession(self, silent: frozenset[int]) -> Address:
+        """The rendezvous that a daemon held is gone, and we are the next."""
+        raise NotImplementedError
 
     def on_report(self) -> dict[str, Any]:
         """The state, for ``ringd status``."""

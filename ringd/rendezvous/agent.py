@@ -7,15 +7,17 @@ import logging
 import os
 import random
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import ringd
 from ringd.errors import RendezvousError
 from ringd.rendezvous.addresses import is_loopback, loopback_text
-from ringd.rendezvous.events import Lost
-from ringd.rendezvous.intake import address_of, clip, pairs
+from ringd.rendezvous.comeback import Comeback, Places
+from ringd.rendezvous.events import Claim, Lost
+from ringd.rendezvous.intake import address_of, claim_fields, clip, count_of, lost_of, pairs
 from ringd.rendezvous.reach import RetrySettings, describe, reach
 from ringd.transport.base import Address, Channel, Transport
 from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
@@ -65,8 +67,24 @@ class AgentEvents(Protocol):
     def on_report(self) -> dict[str, Any]:
         """Our state, as plain data, for somebody's status."""
 
+    def on_claim(self) -> Claim | None:
+        """What we know of the last epoch, for a rendezvous that may not; None: there was none."""
+
     def on_coordinator_lost(self, reason: str) -> None:
-        """The rendezvous is gone, told once; data connections go on."""
+        """The rendezvous is out of reach, until ``on_coordinator_back``; data connections go on."""
+
+    def on_coordinator_back(self) -> None:
+        """The rendezvous is there again, or another one is."""
+
+    def on_succession(self, silent: frozenset[int]) -> Address:
+        """Become the rendezvous, as it is gone and nobody before us is there.
+
+        Args:
+            silent: seats that don't answer.
+
+        Returns:
+            Where it listens, that is, where we listen.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +102,15 @@ class AgentSettings:
 
     heartbeat_s: float = 1.0
     retry: RetrySettings = field(default_factory=RetrySettings)
+    dead_after_s: float = 3.0
+
+
+LATE_S = 0.5
+"""A timer later than this means that our own loop was held up: what came in meanwhile is read
+before anybody is called silent."""
+CATCH_UP_S = 0.05
+MAX_UNSAID = 256
+"""Reports that wait for a rendezvous to come back."""
 
 
 Advertise = Callable[[Address], Awaitable[Address]]
@@ -134,10 +161,24 @@ class Agent:
         self._make_nonce = make_nonce
         self._connection: Connection | None = None
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._beat_at = self._heard_at = 0.0
+        self._address: Address | None = None  # what we advertise, once we joined
         self._attempt = 0
         self._waiting = False  # our trainer's attach is not answered by a start
         self._requests: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last_request = 0
+        self._n_verdicts = 0  # the highest count among the ids that were heard
+        self._farewell = (0, b"")  # how our trainer's part in that epoch ended
+        self._unsaid: deque[tuple[int, bytes]] = deque(maxlen=MAX_UNSAID)
+        self.places = Places(credentials.rank, rendezvous, rendezvous)
+        self._comeback = Comeback(
+            self.places,
+            self._come_back,
+            events.on_succession,
+            rng=rng,
+            log=log,
+            settings=self._settings.retry,
+        )
 
     @property
     def connected(self) -> bool:
@@ -185,6 +226,14 @@ class Agent:
             self._forget_connection()
             raise
 
+    async def _come_back(self, address: Address, until: float) -> None:
+        """Join again, at ``address``."""
+        assert self._address is not None
+        channel = await self._transport.dial(address, deadline=until)
+        await self._take_place(channel, self._address, until)
+        self._log.info("the rendezvous is back, at %s", address)
+        self._events.on_coordinator_back()
+
     async def _advertised(self, channel: Channel, advertise: Advertise) -> Address:
         try:
             advertised = await advertise(channel.local)
@@ -200,7 +249,9 @@ class Agent:
     async def _take_place(self, channel: Channel, advertised: Address, deadline: float) -> Address:
         def establish(connection: Connection, peer: Identity) -> tuple[ConnectionHandler, Limits]:
             self._connection = connection
+            self._address = advertised
             self._join_as(advertised)
+            self._heard_at = asyncio.get_running_loop().time()
             self._beat_later()
             return _Conversation(self), Limits.for_control()
 
@@ -242,7 +293,7 @@ class Agent:
         self._waiting = False
         others = dict(next_seqs or {})
         next_seq = others.pop(0, 0)
-        self._send(
+        frame = message(
             "detach",
             how=how,
             detail=clip(detail),
@@ -250,10 +301,13 @@ class Agent:
             next_seq=next_seq,
             groups=[list(pair) for pair in others.items()],
         )
+        if epoch:
+            self._farewell = (epoch, frame)
+        self._send_frame(frame)
 
     def link_lost(self, peer: int, reason: str, epoch: int) -> None:
         """The data connection to ``peer`` ended without a goodbye."""
-        self._send("link_lost", peer=peer, reason=clip(reason), epoch=epoch)
+        self._report(epoch, message("link_lost", peer=peer, reason=clip(reason), epoch=epoch))
 
     def op_failed(
         self, epoch: int, group: int, members: Sequence[int], seq: int, error: dict[str, Any]
@@ -262,9 +316,8 @@ class Agent:
 
         ``members``: the ranks of its group. A verdict follows by ``on_abort``.
         """
-        self._send(
-            "op_failed", epoch=epoch, group=group, members=list(members), seq=seq, error=error
-        )
+        fields = {"group": group, "members": list(members), "seq": seq, "error": error}
+        self._report(epoch, message("op_failed", epoch=epoch, **fields))
 
     def op_answer(self, inquiry: int, answer: dict[str, Any]) -> None:
         """What we know of an operation that we were asked about; see ``wire.control``."""
@@ -291,6 +344,7 @@ class Agent:
 
     def leave(self) -> None:
         """Say goodbye and end the connection; may be called twice. No event comes after it."""
+        self._comeback.end()
         connection = self._connection
         self._send("leave")
         self._connection_gone("we left it")
@@ -306,19 +360,62 @@ class Agent:
             pid=info.pid,
             host=info.host,
             sizes=list(self._sizes),
+            claim=claim_fields(self._claim()),
         )
+        self._say_what_was_unsaid()
+
+    def _claim(self) -> Claim | None:
+        claim = self._events.on_claim()
+        if claim is None:
+            return None
+        running = claim.running or self._farewell[0] == claim.epoch
+        return replace(claim, running=running, n_verdicts=self._n_verdicts)
+
+    def _say_what_was_unsaid(self) -> None:
+        """Whoever is the rendezvous now may not know how our trainer's part ended, and that
+        another one waits; what failed meanwhile it can't know."""
+        claim = self._events.on_claim()
+        epoch = 0 if claim is None else claim.epoch
+        reports, self._unsaid = self._unsaid, deque(maxlen=MAX_UNSAID)
+        for its_epoch, frame in (self._farewell, *reports):
+            if its_epoch == epoch and frame:
+                self._send_frame(frame)
+        if self._waiting:
+            self._send("attach", attempt=self._attempt)
+
+    def _report(self, epoch: int, frame: bytes) -> None:
+        """Say it now, or when the rendezvous is back."""
+        if self._connection is None:
+            self._unsaid.append((epoch, frame))
+        self._send_frame(frame)
 
     def _send(self, kind: str, **fields: Any) -> None:
+        self._send_frame(message(kind, **fields))
+
+    def _send_frame(self, frame: bytes) -> None:
         if self._connection is not None:
-            self._connection.send_frame(message(kind, **fields))
+            self._connection.send_frame(frame)
 
     def _beat_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._heartbeat = loop.call_later(self._settings.heartbeat_s, self._beat)
+        limit = self._heard_at + self._settings.dead_after_s
+        self._beat_at = min(loop.time() + self._settings.heartbeat_s, limit)
+        self._heartbeat = loop.call_at(self._beat_at, self._beat)
 
     def _beat(self) -> None:
-        self._send("heartbeat")
-        self._beat_later()
+        """Say that we live; the rendezvous answers, or is lost."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        if now > self._beat_at + LATE_S:
+            self._beat_at = now + CATCH_UP_S
+            self._heartbeat = loop.call_at(self._beat_at, self._beat)
+        elif now >= self._heard_at + self._settings.dead_after_s:
+            assert self._connection is not None
+            self._connection.abort()
+            self.lose(TimeoutError(f"it was silent for {self._settings.dead_after_s:g} s"))
+        else:
+            self._send("heartbeat")
+            self._beat_later()
 
     # What the rendezvous says
 
@@ -330,6 +427,7 @@ class Agent:
         """
         if self._connection is None:  # we left; more frames of the read in which we did
             return
+        self._heard_at = asyncio.get_running_loop().time()
         hearing = _HEARINGS.get(kind)
         if hearing is None:
             raise FrameError(f"unknown message {kind[:32]!r} from the rendezvous")
@@ -342,6 +440,10 @@ class Agent:
             self._log.error("taking a message of the rendezvous failed", exc_info=error)
         self._connection_gone(reason)
         self._events.on_coordinator_lost(reason)
+        self._comeback.begin()
+
+    def _hear_heartbeat(self, fields: dict[str, Any]) -> None:
+        """It lives."""
 
     def _hear_members(self, fields: dict[str, Any]) -> None:
         members: list[tuple[int, Address]] = []
@@ -349,6 +451,9 @@ class Agent:
             if not isinstance(entry, list) or len(entry) != 3 or type(entry[0]) is not int:
                 raise FrameError("members: not a list of [rank, host, port]")
             members.append((entry[0], address_of(entry[1:])))
+        seat = fields.get("embedded")
+        self.places.seat = seat if type(seat) is int else None
+        self.places.daemons = dict(members)
         self._events.on_members(members)
 
     def _hear_waiting(self, fields: dict[str, Any]) -> None:
@@ -369,23 +474,18 @@ class Agent:
         self._events.on_left(rank, epoch, {0: next_seq, **dict(pairs(fields, "groups"))})
 
     def _hear_lost(self, fields: dict[str, Any]) -> None:
-        link = int_list(fields, "link") if fields.get("link") is not None else None
-        if link is not None and len(link) != 2:
-            raise FrameError("lost: a link has two ends")
-        lost = Lost(
-            _int(fields, "rank"),
-            control.field(fields, "case", str),
-            control.field(fields, "detail", str),
-            _int(fields, "epoch"),
-            (link[0], link[1]) if link is not None else None,
-            control.field(fields, "verdict", str),
-        )
+        lost = lost_of(fields)
+        self._n_verdicts = max(self._n_verdicts, count_of(lost.number))
         self._events.on_lost(lost)
 
     def _hear_abort(self, fields: dict[str, Any]) -> None:
         names = ("epoch", "group", "lowest", "seq")
         epoch, group, lowest, seq = (_int(fields, name) for name in names)
-        self._events.on_abort(epoch, group, lowest, seq, control.field(fields, "error", dict))
+        error = control.field(fields, "error", dict)
+        facts = error.get("fields")
+        if isinstance(facts, dict):
+            self._n_verdicts = max(self._n_verdicts, count_of(facts.get("verdict")))
+        self._events.on_abort(epoch, group, lowest, seq, error)
 
     def _hear_inquire(self, fields: dict[str, Any]) -> None:
         names = ("inquiry", "epoch", "group", "lowest", "seq")
@@ -428,6 +528,7 @@ def _int(fields: dict[str, Any], name: str) -> int:
 
 
 _HEARINGS: dict[str, Callable[[Agent, dict[str, Any]], None]] = {
+    "heartbeat": Agent._hear_heartbeat,
     "members": Agent._hear_members,
     "waiting": Agent._hear_waiting,
     "refused": Agent._hear_refused,

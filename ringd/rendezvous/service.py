@@ -20,6 +20,7 @@ from ringd.rendezvous.events import (
     DaemonLost,
     Drop,
     Event,
+    Heartbeat,
     Instruction,
     Send,
     Tick,
@@ -43,6 +44,7 @@ _LATE_S = 0.5
 """A timer later than this means that our own loop was held up: what came in meanwhile is read
 before anybody is called silent."""
 _CATCH_UP_S = 0.05
+_HEARTBEAT = message("heartbeat")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +322,8 @@ class _DaemonConversation(FrameCollector):
             event = event_of(self._rank, name, fields)
             if event is None:
                 raise FrameError(f"unknown message {name[:32]!r} from a daemon")
+            if isinstance(event, Heartbeat):
+                self._connection.send_frame(_HEARTBEAT)
             self._service.take(event)
 
     def on_closed(self, error: BaseException | None) -> None:
