@@ -15,7 +15,7 @@ from ringd.engine.engine import EngineOptions, Local
 from ringd.errors import RingdError
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
-from ringd.transport.memory import MemoryNetwork, MemoryTransport
+from ringd.transport.memory import Death, MemoryNetwork, MemoryTransport
 from ringd.vocabulary import OpSpec
 from ringd.wire.handshake import DAEMON, NONCE_BYTES, RENDEZVOUS, Credentials
 
@@ -144,13 +144,7 @@ class Cluster:
 
     async def start_daemons(self) -> None:
         """Rendezvous and nodes; the group is complete when this returns."""
-        self._service = RendezvousService(
-            MemoryTransport(self.network, RENDEZVOUS_AT.host),
-            Credentials(JOB, -1, self.n, RENDEZVOUS, SECRET),
-            log=self._log,
-            make_nonce=self._nonce,
-        )
-        await self._service.start(RENDEZVOUS_AT)
+        await self.start_rendezvous()
         self.nodes = [self.make_node(rank) for rank in range(self.n)]
         deadline = asyncio.get_running_loop().time() + JOIN_LIMIT_S
         await asyncio.gather(*(node.start(deadline) for node in self.nodes))
@@ -169,6 +163,22 @@ class Cluster:
             nonce=self._nonce,
             log=self._log,
         )
+
+    async def start_rendezvous(self) -> None:
+        """A rendezvous that knows nothing, at its address."""
+        self._service = RendezvousService(
+            MemoryTransport(self.network, RENDEZVOUS_AT.host),
+            Credentials(JOB, -1, self.n, RENDEZVOUS, SECRET),
+            log=self._log,
+            make_nonce=self._nonce,
+        )
+        await self._service.start(RENDEZVOUS_AT)
+
+    async def kill_rendezvous(self, how: Death = "reset") -> None:
+        """The rendezvous dies, and its host with it."""
+        assert self._service is not None
+        self.network.crash(RENDEZVOUS_AT.host, how)
+        await self._service.stop()
 
     async def stop_rendezvous(self) -> None:
         """Only the rendezvous ends; the daemons see that."""
