@@ -104,6 +104,7 @@ class Collective(str, Enum):
     ALL_TO_ALL = "all_to_all"
     BROADCAST = "broadcast"
     BARRIER = "barrier"
+    AGREE = "agree"
     NEW_GROUP = "new_group"
 
 
@@ -125,11 +126,14 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_to_all": ("auto", "pairwise", "direct"),
     "broadcast": ("auto", "tree", "chain"),
     "barrier": ("auto", "exchange", "tree"),
+    "agree": ("auto",),
     "new_group": ("auto",),
 }  # fmt: skip
 DETERMINISTIC_ALGORITHMS: tuple[str, ...] = ("auto", "direct", "exchange", "chain")
 """With these the reduction is the left fold in rank order."""
 REDUCING: frozenset[str] = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+FOLDING: frozenset[str] = REDUCING | {"agree", "new_group"}
+"""Those too whose reduction is part of what they are, and no choice of the caller."""
 ROOTED: frozenset[str] = frozenset({"broadcast", "reduce", "gather", "scatter"})
 MAY_RETURN_EARLY: frozenset[str] = ROOTED | {"all_to_all", "new_group"}
 """Where a rank may be through before it can know that another one called something else."""
@@ -212,7 +216,7 @@ class OpSpec:
         parts = [self.collective]
         if self.group:
             parts.append(f"group={self.group}")
-        if self.reduce_op:
+        if self.reduce_op and self.collective != Collective.AGREE.value:
             parts.append(f"op={self.reduce_op}")
         if self.collective in POINT_TO_POINT:
             parts.append(f"peer={'any' if self.root == ANY_SOURCE else self.root}")
@@ -220,7 +224,7 @@ class OpSpec:
             parts.append(f"root={self.root}")
         if self.collective == Collective.NEW_GROUP.value:
             parts.append(f"ranks={_listed(self.counts)}")
-        elif self.dtype:
+        elif self.dtype and self.collective != Collective.AGREE.value:
             word = "row shape" if self.rows_are_counted else "shape"
             parts.append(f"dtype={self.dtype} {word}={tuple(self.shape)}")
             if self.counts:
@@ -239,6 +243,12 @@ class OpSpec:
     def rows_are_counted(self) -> bool:
         """Whether ``shape`` is that of one row."""
         return bool(self.counts) or self.collective == Collective.ALL_TO_ALL.value
+
+
+@lru_cache(maxsize=1024)
+def agree_spec(group: int) -> OpSpec:
+    """The only form of an agree: the least of one byte of each rank, 0 or 1."""
+    return OpSpec(Collective.AGREE.value, "uint8", "min", (1,), group=group)
 
 
 def _listed(numbers: tuple[int, ...]) -> str:
@@ -317,6 +327,8 @@ def check_spec(spec: OpSpec, world_size: int) -> None:
         raise InvalidArgumentError(
             f"root {spec.root} is not a rank of this group: ranks are 0 to {world_size - 1}"
         )
+    if spec.collective == Collective.AGREE.value and spec != agree_spec(spec.group):
+        raise InvalidArgumentError("an agree has one form: the least of one byte of each rank")
     if spec.collective == Collective.NEW_GROUP.value:
         _check_members(spec.counts, world_size)
     elif spec.counts and (spec.collective not in IN_PARTS or len(spec.counts) != world_size):

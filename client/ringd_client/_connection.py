@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from ringd.errors import RingdError
 from ringd.wire import ipc
-from ringd_client._core import ClientState, Operation, UnsentError
+from ringd_client._core import ClientState
+from ringd_client._operation import Operation, UnsentError
+from ringd_client._process import Departure
 from ringd_client._progress import Progress
 from ringd_client._transport import RECV_SLICE_S, Transport
 
@@ -67,8 +69,7 @@ class Connection:
         """
 
         def message() -> bytes:
-            left_s = operation.began + operation.timeout_s - time.monotonic()
-            return self.state.submit(operation, max(left_s, 0.001))
+            return self.state.submit(operation, operation.left_s(time.monotonic()))
 
         try:
             self._transmit(message, operation.expires)
@@ -303,12 +304,11 @@ class Connection:
 
     # ------------------------------------------------------------ the end
 
-    def close(self, *, how: str, detail: str = "", wait: bool = True) -> None:
+    def close(self, leaving: Departure, *, wait: bool = True) -> None:
         """Say goodbye and close; a second call does nothing.
 
         Args:
-            how: "closed", or "raised" when an exception ended the program's work.
-            detail: which exception, and where.
+            leaving: why.
             wait: for operations in flight, up to their deadlines.
         """
         with self._turn:
@@ -320,7 +320,7 @@ class Connection:
             if wait:
                 self._await_pending()
         finally:
-            self._leave(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
+            self._leave(ipc.pack(ipc.GOODBYE, leaving.words()))
 
     def _await_pending(self, group: int | None = None) -> None:
         for operation in tuple(self.state.pending.copy().values()):

@@ -12,12 +12,13 @@ from ringd.cli import options
 from ringd.errors import InvalidArgumentError, UnsupportedReductionError
 
 EXAMPLE = (
-    "Example: ringd bench --op all_reduce --op all_gather --sizes 1K,1M -n 4 --peers gloo "
-    "--json bench.json"
+    "Examples: ringd bench --op all_reduce --op all_gather --sizes 1K,1M -n 4 --peers gloo "
+    "--json bench.json; ringd bench --faults --kinds kill-trainer,kill-daemon -n 3 --rounds 40"
 )
 PEERS = ("gloo", "none")
 MEMORIES = ("ordinary", "arena")
-DEFAULT_RANKS = [2, 4]
+DEFAULT_RANKS, DEFAULT_FAULT_RANKS = [2, 4], [3]
+DEFAULT_ROUNDS, DEFAULT_FAULT_ROUNDS = 5, 10
 
 
 def bench(
@@ -38,12 +39,17 @@ def bench(
     ] = "1K,64K,1M,16M,64M",
     n: Annotated[
         list[int] | None,
-        typer.Option("-n", "--ranks", min=1, metavar="N", help="Repeatable. (default: 2, 4)"),
+        typer.Option(
+            "-n", "--ranks", min=1, metavar="N", help="Repeatable. (default: 2, 4; faults: 3)"
+        ),
     ] = None,
     peers: Annotated[
         str, typer.Option("--peers", metavar="NAME,...", help="Whom to compare with, or none.")
     ] = "gloo",
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Interleaved rounds.")] = 5,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", min=1, help="Interleaved rounds. (default: 5; faults: 10 a kind)"),
+    ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Element type.")] = "float32",
     algorithm: Annotated[
         list[str] | None,
@@ -57,11 +63,24 @@ def bench(
         typer.Option("--json", metavar="PATH", help="Write the rows there.", show_default=False),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer operations, for a look.")] = False,
+    faults: Annotated[
+        bool,
+        typer.Option(
+            "--faults", help="Measure instead how soon ranks hear of faults (-n, --rounds, --json)."
+        ),
+    ] = False,
+    kinds: Annotated[
+        str,
+        typer.Option("--kinds", metavar="KIND,...", help="Of faults, or all."),
+    ] = "all",
     config: options.Config = None,
     debug: options.Debug = None,
 ) -> None:
     """Measure operations, ringd and its peers in turn, results checked."""
     options.settings_from(ctx)
+    if faults:
+        code = _faults(kinds, n or DEFAULT_FAULT_RANKS, rounds or DEFAULT_FAULT_ROUNDS, json_path)
+        raise typer.Exit(code)
 
     from ringd.bench.main import run
     from ringd.bench.matrix import Matrix
@@ -77,7 +96,20 @@ def bench(
         algorithms=algorithm or ["auto"],
         memory=_known("--memory", _words(memory), MEMORIES),
     )
+    rounds = rounds or DEFAULT_ROUNDS
     raise typer.Exit(run(matrix, rounds=rounds, json_path=json_path, quick=quick))
+
+
+def _faults(kinds: str, world_sizes: list[int], rounds: int, json_path: Path | None) -> int:
+    """``--faults``; the exit code."""
+    from ringd.bench.faults.kinds import KINDS
+    from ringd.bench.faults.main import run
+
+    names = _known("--kinds", _words(kinds), [*KINDS, "all"])
+    if min(world_sizes) < 2:
+        raise InvalidArgumentError("--faults needs survivors: two ranks at least, not -n 1")
+    chosen = list(KINDS) if "all" in names else list(dict.fromkeys(names))
+    return run(chosen, world_sizes=world_sizes, rounds=rounds, json_path=json_path)
 
 
 def _ops(names: list[str], dtype: str, algorithms: list[str], world_sizes: list[int]) -> list[str]:

@@ -13,7 +13,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from ringd.daemon.continuity import DaemonContinuity, Office
 from ringd.daemon.mesh import Mesh, Place
+from ringd.daemon.reforming import Reforming, Reply
 from ringd.daemon.trainer_state import TrainerState
 from ringd.engine import failures
 from ringd.engine.engine import Engine, EngineOptions
@@ -26,12 +28,13 @@ from ringd.errors import (
     RingdError,
 )
 from ringd.observe.flight import FlightRecorder, Snapshot
-from ringd.rendezvous.agent import Agent
-from ringd.rendezvous.events import Claim, Lost
+from ringd.rendezvous.agent import Agent, AgentSettings
+from ringd.rendezvous.events import Lost, Start
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
 from ringd.vocabulary import OpSpec
 from ringd.wire.handshake import LINK, Credentials
+from ringd.wire.raised import Raised
 
 
 class Trainer(Protocol):
@@ -62,6 +65,8 @@ class Node:
     Args:
         credentials: job, rank, world size and secret; the role is set here.
         rng: for the jitter of back-offs; nonce: gives fresh random bytes.
+        agent: intervals of the control connection.
+        office: how this node is the rendezvous, if it is or comes to be.
         on_failure: told of whatever goes wrong, perhaps often, for a dump of the flight recorder.
     """
 
@@ -81,6 +86,8 @@ class Node:
         on_failure: Callable[[], None] | None = None,
         bring_torch: Callable[[], None] | None = None,
         arena_limit_bytes: int = 0,
+        agent: AgentSettings | None = None,
+        office: Office | None = None,
     ) -> None:
         self.loop = loop
         self.log = log
@@ -99,13 +106,25 @@ class Node:
             options=options,
             bring_torch=bring_torch,
         )
+        self._continuity = DaemonContinuity(
+            self.engine,
+            transport,
+            credentials,
+            office or Office(),
+            takes_part=lambda: self._started,
+            rng=rng,
+            nonce=nonce,
+            log=log,
+        )
         self._agent = Agent(
             transport,
             credentials,
             rendezvous,
             self,
+            self._continuity,
             rng=rng,
             log=log,
+            settings=agent,
             make_nonce=nonce,
             sizes=(options.segment_bytes, options.eager_bytes),
         )
@@ -118,7 +137,10 @@ class Node:
             nonce=nonce,
             log=log,
             on_unreachable=self._unreachable,
+            second_door=self._continuity.door,
         )
+        self._continuity.tie(self._agent.places, self._mesh)
+        self._reforming = Reforming(self.engine, self._agent)
         self._trainer: Trainer | None = None
         self._attach_timer: asyncio.TimerHandle | None = None
         self._attach_timeout_s = 0.0
@@ -126,8 +148,6 @@ class Node:
         self._joined: list[int] = []
         self._attached: list[int] = []
         self._in_group = False
-        self._coordinator_lost = ""
-        self._lost: list[Lost] = []  # in the current epoch
         self.formed = asyncio.Event()
         self.failed: RingdError | None = None
 
@@ -144,12 +164,13 @@ class Node:
     # Life
 
     async def start(self, deadline: float) -> None:
-        """Reach the rendezvous, listen, and join.
+        """Reach the rendezvous (after it was opened, if it is ours), listen, and join.
 
         Raises:
             RendezvousError: not by the loop-time ``deadline``; HandshakeRefusedError at once.
             AddressInUseError: no port of ours is free.
         """
+        await self._continuity.open()
         await self._agent.join(self._mesh.listen, deadline=deadline)
         self._in_group = True
         if self._trainer is not None:  # it was quicker than we
@@ -163,6 +184,7 @@ class Node:
             self._forget_trainer("gave_up", "its daemon was told to end")
         self._mesh.close()
         self.engine.leaving.close()
+        await self._continuity.close()
         self._agent.leave()
 
     # The trainer
@@ -190,10 +212,11 @@ class Node:
     def _attach_expired(self) -> None:
         trainer = self._trainer
         assert trainer is not None
+        within = f"within {self._attach_timeout_s:g} s"
         if self._in_group and not self._agent.connected:
-            error = self._without_rendezvous()
+            error = self._continuity.out_of_reach(within)
         else:
-            error = self._who_is_missing(f"within {self._attach_timeout_s:g} s")
+            error = self._who_is_missing(within)
         self._forget_trainer("gave_up", "waited too long for the others")
         trainer.refuse(error)
 
@@ -206,19 +229,6 @@ class Node:
             f"{failures.ranks_text(missing)}. Start what is missing, or raise join_timeout_s.",
             joined=self._joined,
             missing=missing,
-        )
-
-    def _without_rendezvous(self) -> RendezvousError:
-        """No epoch could begin within the trainer's time."""
-        at = self._agent.places.at
-        return RendezvousError(
-            f"the rendezvous at {at} is out of reach ({self._coordinator_lost}), so no epoch could "
-            f"begin within {self._attach_timeout_s:g} s. See that it runs (ringd rendezvous): this "
-            "daemon goes back to it by itself; then connect again, or raise timeout_s of connect() "
-            "if it only takes longer.",
-            address=str(at),
-            timeout_s=self._attach_timeout_s,
-            cause=self._coordinator_lost,
         )
 
     def _who_is_missing(self, when: str) -> RendezvousError:
@@ -239,21 +249,38 @@ class Node:
             missing_trainers=no_trainer,
         )
 
-    def detach(self, trainer: Trainer, how: str, detail: str) -> None:
-        """The trainer is gone: "goodbye", "raised" or "died"."""
+    def detach(self, trainer: Trainer, how: str, detail: str, raised: Raised | None = None) -> None:
+        """The trainer is gone: "goodbye", "raised" (by what) or "died"."""
         if trainer is not self._trainer:
             return
         if not self._started:
             how = "gave_up"
         elif self.engine.world.broken is not None:
             how = "goodbye"  # its end follows from a loss that all know: no new verdict
-        self._forget_trainer(how, detail)
+        self._forget_trainer(how, detail, raised if how == "raised" else None)
 
-    def _forget_trainer(self, how: str, detail: str) -> None:
+    def reform(self, trainer: Trainer, min_size: Any, timeout_s: Any, reply: Reply) -> None:
+        """The trainer asks for the next epoch; its operations in flight end before this returns.
+
+        Args:
+            reply: told how it ended, within ``timeout_s``; its facts are those of a welcome, and
+                those of ``Reforming.answer_of``.
+        """
+        if trainer is not self._trainer or not self._started:
+            reply(RendezvousError("this rank takes part in no epoch yet"), None)
+            return
+        self._reforming.begin(min_size, timeout_s, reply)
+
+    def newcomers(self) -> list[int]:
+        """Ranks whose trainer waits to be let in, as far as we were told."""
+        return [rank for rank in self._attached if rank != self.rank]
+
+    def _forget_trainer(self, how: str, detail: str, raised: Raised | None = None) -> None:
         epoch = self.engine.world.epoch if self._started else 0
         next_seqs = self.engine.groups.next_seqs()
         self._trainer = None
         self._started = False
+        self._reforming.refuse(MembershipChangedError("this rank's trainer is gone"))
         if self._attach_timer is not None:
             self._attach_timer.cancel()
             self._attach_timer = None
@@ -263,7 +290,7 @@ class Node:
             self.engine.end_all(gone)
         elif epoch:
             self.engine.mail.trainer_left()
-        self._agent.detach(how, detail, epoch, next_seqs)
+        self._agent.detach(how, detail, epoch, next_seqs, raised)
 
     # Surroundings of the engine
 
@@ -321,32 +348,55 @@ class Node:
     def on_members(self, members: list[tuple[int, Address]]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
         self.failed = None
-        one_host = len({address.host for _, address in members}) == 1
-        self.engine.choose_by(ONE_HOST if one_host else DEFAULT_THRESHOLDS)
         self._joined = sorted(rank for rank, _ in members)
         self._mesh.meet(dict(members))
         self.formed.set()
         self.log.info("the group of %d is complete", self.world_size)
 
-    def on_start(self, epoch: int) -> None:
-        """All trainers are attached: an epoch begins."""
+    def on_start(self, start: Start) -> None:
+        """An epoch begins, and our trainer takes part in it."""
         pid = None if self._trainer is None else self._trainer.pid
-        self.flight.begin_epoch(epoch, pid, self.engine.world.broken)
-        self._lost.clear()
-        self.engine.begin_epoch(epoch)
+        self.flight.begin_epoch(start.epoch, pid, self.engine.world.broken)
+        addresses = self._mesh.members
+        hosts = {addresses[rank].host for rank in start.members if rank in addresses}
+        self.engine.choose_by(ONE_HOST if len(hosts) == 1 else DEFAULT_THRESHOLDS)
+        tell = self._reforming.answer_of(start)
+        self._continuity.began()
+        self.engine.begin_epoch(start.epoch, start.members)
+        self._mesh.dial_neighbours(start.members)
+        self._attached = [rank for rank in self._attached if rank not in start.members]
         if self._attach_timer is not None:
             self._attach_timer.cancel()
             self._attach_timer = None
-        if self._trainer is not None:
-            self._started = True
-            self._trainer.welcome(epoch, self._facts())
+        if self._trainer is None:
+            return
+        self._started = True
+        if self._reforming.waits:
+            tell(self._facts())
+        else:
+            self._trainer.welcome(start.epoch, self._facts())
+
+    def on_changed(self, epoch: int, rank: int) -> None:
+        """The epoch is over: the trainer of ``rank`` asked for the next one."""
+        if epoch == self.engine.world.epoch:
+            text = (
+                f"epoch {epoch} is over: rank {rank} asked for the next one. Call reform() on this "
+                "rank too, or close"
+            )
+            self.engine.epoch_over(MembershipChangedError(text, epoch=epoch, rank=rank))
+
+    def on_not_reformed(self, text: str, facts: dict[str, Any]) -> None:
+        """There is no next epoch for our trainer."""
+        self._reforming.not_reformed(text, facts)
 
     def _facts(self) -> dict[str, Any]:
         """What a trainer is told at its welcome: its place, and the settings of its calls."""
         options = self.engine.options
         return {
-            "rank": self.rank,
-            "world_size": self.world_size,
+            "epoch": self.engine.world.epoch,
+            "rank": self.engine.world.rank,
+            "world_size": self.engine.world.size,
+            "ranks": list(self.engine.world.ranks),
             "timeout_s": options.timeout_s,
             "max_in_flight": options.max_in_flight,
             "arena_limit_bytes": self._arena_limit_bytes,
@@ -378,13 +428,16 @@ class Node:
         """A rank is gone without a goodbye."""
         self._on_failure()
         if lost.epoch == self.engine.world.epoch:
-            self._lost.append(lost)
+            self._continuity.lost(lost)
+            if lost.case.startswith("daemon"):
+                self._reforming.gone(lost.rank)
             error = failures.peer_lost(
                 lost.rank,
                 case=lost.case,
                 detail=lost.detail,
                 epoch=lost.epoch,
                 verdict=lost.number,
+                raised=lost.raised,
             )
             self.engine.peer_lost(lost.rank, error)
 
@@ -409,26 +462,6 @@ class Node:
             trainer = self._trainer
             self._forget_trainer("gave_up", error.message)
             trainer.refuse(error.copy())
-
-    def on_coordinator_lost(self, reason: str) -> None:
-        """Links keep working; attaching and verdicts wait."""
-        self._coordinator_lost = reason
-        self.log.warning("the rendezvous is out of reach: %s", reason)
-
-    def on_coordinator_back(self) -> None:
-        """All is as before."""
-        self._coordinator_lost = ""
-
-    def on_claim(self) -> Claim | None:
-        """What a rendezvous that was restarted has to know."""
-        world = self.engine.world
-        if not world.epoch:
-            return None
-        return Claim(world.epoch, tuple(world.ranks), self._started, lost=tuple(self._lost))
-
-    def on_succession(self, silent: frozenset[int]) -> Address:
-        """The rendezvous that a daemon held is gone, and we are the next."""
-        raise NotImplementedError
 
     def on_report(self) -> dict[str, Any]:
         """The state, for ``ringd status``."""
@@ -465,6 +498,7 @@ class Node:
             "address": str(self._mesh.address),
             "trainer": None if self._trainer is None else self._trainer.pid,
             "epoch": engine.world.epoch,
+            "members": list(engine.world.ranks),
             "next_seq": engine.world.next_seq,
             "completed": engine.completed,
             "in_flight": len(engine.live) + len(engine.mail.live),

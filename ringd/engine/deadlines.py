@@ -57,7 +57,7 @@ class Deadlines:
         for at, op in enumerate(live):
             if not op.live or op.failing:
                 continue
-            if now >= op.deadline:
+            if now >= op.due:
                 self._expired(op, now)
             else:
                 self._check_silence(op, now, oldest=at == 0)
@@ -121,4 +121,5 @@ class Deadlines:
             flow.quiet_s = 0.0
             return False
         flow.quiet_s += self._tick_s
-        return bool(op.recv_timeout_s) and flow.quiet_s >= op.recv_timeout_s
+        limit_s = op.times.recv_timeout_s
+        return bool(limit_s) and flow.quiet_s >= limit_s

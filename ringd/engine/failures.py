@@ -15,10 +15,13 @@ from ringd.errors import (
     from_wire,
 )
 from ringd.vocabulary import OpSpec, unpack_spec
+from ringd.wire.bounds import words
+from ringd.wire.raised import Raised
 
 if TYPE_CHECKING:
     from ringd.engine.group import Group
     from ringd.engine.operation import Operation
+    from ringd.engine.times import Times
 
 
 def ranks_text(ranks: list[int]) -> str:
@@ -127,10 +130,11 @@ def timed_out(
     """
     progress = op.progress()
     progress["waiting_on"] = waiting = sorted(culprits or quiet or progress["waiting_on"])
-    if quiet:
-        setting, limit = "recv_timeout_ms", f"{op.recv_timeout_s * 1e3:.0f} ms without a byte"
-    else:
-        setting, limit = "timeout_s", f"its deadline of {_round(op.timeout_s):g} s"
+    setting, limit = limit_of(op.times, quiet=bool(quiet))
+    advice = f"raise {words(setting)}"
+    if not quiet and op.bounded_by >= 0:
+        limit = f"the deadline of rank {op.bounded_by}"
+        advice = f"raise that of rank {op.bounded_by}"
     whom = ranks_text(waiting) if waiting else "the acknowledgement of its own sends"
     if waiting and not culprits:
         whom += f", which {'waits itself' if len(waiting) == 1 else 'wait themselves'}"
@@ -140,7 +144,7 @@ def timed_out(
         f"{op.spec.collective} (operation {op.seq} of group {op.spec.group}, epoch {op.epoch}) on "
         f"rank {op.rank} ended at {limit}: waiting on {whom}, "
         f"{progress['bytes_done']} of {progress['bytes_total']} bytes received after "
-        f"{elapsed_s:.2f} s. {come}See {of_whom}; if it is only slow, raise {setting}.",
+        f"{elapsed_s:.2f} s. {come}See {of_whom}; if it is only slow, {advice}.",
         op=op.spec.collective,
         group=op.spec.group,
         epoch=op.epoch,
@@ -149,21 +153,37 @@ def timed_out(
         elapsed_s=round(elapsed_s, 6),
         setting=setting,
         limit=limit,
+        advice=advice,
         culprits=sorted(culprits),
         **({"late_ranks": late} if late is not None else {}),
         **progress,
     )
 
 
-def _round(timeout_s: float) -> float:
-    """What the caller asked for: what reaches the daemon is less by the way to it."""
-    return round(timeout_s * 20) / 20 or timeout_s
+def limit_of(times: Times, *, quiet: bool) -> tuple[str, str]:
+    """The setting that ended a call, and in words what it said."""
+    if quiet:
+        limit = f"{seconds(times.recv_timeout_s * 1e3)} ms without a byte"
+        return times.recv_setting, f"{limit} ({words(times.recv_setting)})"
+    return times.setting, f"its deadline of {seconds(times.asked_s)} s ({words(times.setting)})"
+
+
+def seconds(number: float) -> str:
+    """A number as it was asked for: all of its digits, and no more."""
+    return repr(float(number)).removesuffix(".0")
 
 
 def peer_lost(
-    rank: int, *, case: str, detail: str, epoch: int, partial: bool = False, verdict: str = ""
+    rank: int,
+    *,
+    case: str,
+    detail: str,
+    epoch: int,
+    partial: bool = False,
+    verdict: str = "",
+    raised: Raised | None = None,
 ) -> PeerLostError:
-    """A rank is gone; the epoch is over."""
+    """A rank is gone, perhaps by an exception of its program; the epoch is over."""
     text = f"rank {rank} is lost: {case}"
     if detail:
         text += f" ({detail})"
@@ -179,6 +199,7 @@ def peer_lost(
         partial=partial,
         verdict=verdict,
         culprits=[rank],
+        **({} if raised is None else raised.fields()),
     )
 
 

@@ -181,9 +181,11 @@ class Groups:
                 link.send_note(Kind.ABORT, group.stream, [group.epoch, seq, error.to_wire()])
         engine.leaving.group_freed(group)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Only the world lives on; nothing is in flight any more."""
+    def begin_epoch(self, epoch: int, members: tuple[int, ...]) -> None:
+        """Only the world lives on, with these members; nothing is in flight any more."""
         freed = [group for group in self if group is not self.world]
+        if members != self.world.ranks:
+            self.world = self._make(0, members, epoch)
         self._by_stream = {self.world.stream: self.world}
         self._floor, self._proposing = 1, False
         self._past.clear()

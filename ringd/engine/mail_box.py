@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 class Mailbox:
-    """The messages of one group in one epoch. Ranks are those of the world throughout."""
+    """The messages of one group in one epoch. Ranks are those of the world throughout.
+
+    Attributes:
+        freed: members that have freed the group, from whom nothing comes any more.
+    """
 
     def __init__(self, mail: Mail, group: Group) -> None:
         self._mail = mail
@@ -37,6 +41,7 @@ class Mailbox:
         self.epoch = group.epoch
         self.rank = mail.engine.rank
         self.segment_bytes = mail.engine.options.segment_bytes
+        self.freed: set[int] = set()
         self._lanes: dict[int, Lane] = {}
         self._matching: Matching[Recv, Arrival] = Matching()
 

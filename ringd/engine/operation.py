@@ -15,6 +15,7 @@ from ringd.engine import failures
 from ringd.engine.flow import FlowState
 from ringd.engine.folding import Folding
 from ringd.engine.landing import Bin, CopyLanding, FoldLanding, Parked
+from ringd.engine.times import NO_TIMES, OTHERS_S
 from ringd.errors import RingdError
 from ringd.schedules.plan import REGION, TRANSIT, WIDE, Plan, RecvItem
 from ringd.vocabulary import OpSpec
@@ -41,11 +42,16 @@ class Operation:
 
     The region is the caller's until ``on_done``; it is called exactly once, with None or the
     error. After it nothing here reads or writes the region.
+
+    ``deadline`` is the first of all that we know, in loop time; ``due`` is when it ends here, and
+    ``bounded_by`` the peer whose deadline that is (-1: our own).
     """
 
     __slots__ = (
         "announced",
+        "bounded_by",
         "deadline",
+        "due",
         "engine",
         "ended_ns",
         "epoch",
@@ -64,7 +70,6 @@ class Operation:
         "progress_seen",
         "rank",
         "readers",
-        "recv_timeout_s",
         "remaining_recvs",
         "remaining_sends",
         "seq",
@@ -73,7 +78,7 @@ class Operation:
         "started",
         "stalled_s",
         "started_ns",
-        "timeout_s",
+        "times",
         "version",
     )
 
@@ -109,7 +114,9 @@ class Operation:
         self.remaining_sends = plan.send_items
         self.holds = 0
         self.started_ns = self.ended_ns = 0
-        self.deadline = self.started = self.timeout_s = self.recv_timeout_s = 0.0
+        self.times = NO_TIMES
+        self.deadline = self.due = self.started = 0.0
+        self.bounded_by = -1
         self.spaces = [mem, mem, mem]
         self.folding: Folding | None = None
         if compiled.kernel is not None and len(mem):
@@ -376,7 +383,7 @@ class Operation:
 
     def _take_early(self, early: dict[int, EarlyFlow]) -> None:
         for peer, held in early.items():
-            self.bound_deadline(held.deadline)
+            self.bound_deadline(held.deadline, peer)
             flow = self.flows.get(peer)
             if flow is None:
                 if held.asks and peer in self.engine.links and self.live:
@@ -395,10 +402,12 @@ class Operation:
                 if flow.link is not None:
                     flow.link.connection.fail(exc)
 
-    def bound_deadline(self, deadline: float) -> None:
+    def bound_deadline(self, deadline: float, peer: int) -> None:
         """A peer's deadline for this operation is ours too: the first to expire ends it."""
         if deadline and deadline < self.deadline:
             self.deadline = deadline
+            if deadline + OTHERS_S < self.due:
+                self.due, self.bounded_by = deadline + OTHERS_S, peer
 
     def mismatch(self, peer: int, theirs: bytes) -> None:
         """A peer called something else at our place in the order."""

@@ -123,7 +123,7 @@ class Router:
             if header[3] != op.spec.packed:
                 op.mismatch(link.peer, header[3])
                 return False
-            op.bound_deadline(self._engine.now() + header[4] / 1e3)
+            op.bound_deadline(self._engine.now() + header[4] / 1e3, link.peer)
             if len(header) > 5:
                 return op.same_pair(link.peer, header[5])
         return True

@@ -110,7 +110,7 @@ def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
     text = f"{op} ({where}, epoch {failed.epoch}) ended at {limit}: {verdict.text}. "
     text += f"{verdict.advice}."
     if verdict.case in _MAY_BE_SLOW:
-        text += f" If it is only slow, raise {setting}."
+        text += f" If it is only slow, {fields.get('advice', f'raise {setting}')}."
     return {
         "code": failed.error.get("code", "timeout"),
         "message": text,

@@ -11,11 +11,14 @@ from ringd.rendezvous.events import (
     DaemonLeft,
     FromDaemon,
     Heartbeat,
+    History,
     LinkLost,
     LinkWanted,
     Lost,
     OpAnswered,
     OpFailed,
+    ReformWanted,
+    Start,
     TrainerAttached,
     TrainerDetached,
 )
@@ -24,6 +27,7 @@ from ringd.transport.base import Address
 from ringd.vocabulary import MAX_WORLD
 from ringd.wire.control import field, int_list
 from ringd.wire.frame import FrameError
+from ringd.wire.raised import Raised
 
 MAX_TEXT = 4096
 """Characters of a reason or a detail that are passed on."""
@@ -31,6 +35,7 @@ MAX_PAIRS = 8192
 MAX_FRAMES = 16
 MAX_CLAIMED = 16
 """Verdicts that a claim may quote."""
+MAX_WAIT_S = 400 * 86400.0
 _STATES = frozenset({"waiting", "done", "failed", "absent"})
 _HOWS = frozenset({"goodbye", "died", "raised", "gave_up"})
 
@@ -80,6 +85,18 @@ def pairs(fields: Fields, name: str) -> tuple[tuple[int, int], ...]:
         if not well_formed or not all(type(number) is int for number in entry):
             raise FrameError(f"{name}: not a list of pairs of whole numbers")
     return tuple((first, second) for first, second in found)
+
+
+def raised_in(fields: Fields) -> Raised | None:
+    """The field ``exception``, which may be nil, or left out.
+
+    Raises:
+        FrameError: it is something else.
+    """
+    try:
+        return Raised.read(fields.get("exception"))
+    except ValueError as exc:
+        raise FrameError(f"{fields.get('type')}: {exc}") from None
 
 
 def _join(rank: int, fields: Fields) -> FromDaemon:
@@ -139,6 +156,36 @@ def lost_of(fields: object) -> Lost:
         field(fields, "epoch", int),
         (link[0], link[1]) if link is not None else None,
         field(fields, "verdict", str)[:64],
+        raised_in(fields),
+    )
+
+
+def start_of(fields: Fields) -> Start:
+    """The epoch that a message "start" tells.
+
+    Raises:
+        FrameError: a field is missing or malformed.
+    """
+    members = tuple(int_list(fields, "members"))
+    return Start(field(fields, "epoch", int), members, _history(fields.get("last")))
+
+
+def _history(value: object) -> History | None:
+    """What "start" says of the epoch before.
+
+    Raises:
+        FrameError: it is malformed.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise FrameError("start: 'last' is no map")
+    return History(
+        field(value, "epoch", int),
+        tuple(int_list(value, "members")),
+        field(value, "completed_by_all", int),
+        field(value, "completed_by_any", int),
+        pairs(value, "agreed"),
     )
 
 
@@ -149,10 +196,14 @@ def count_of(verdict: object) -> int:
 
 
 def _attach(rank: int, fields: Fields) -> FromDaemon:
+    return TrainerAttached(rank, _attempt(fields))
+
+
+def _attempt(fields: Fields) -> int:
     attempt = field(fields, "attempt", int)
     if attempt < 1:
-        raise FrameError("attach: attempts count from 1")
-    return TrainerAttached(rank, attempt)
+        raise FrameError(f"{fields.get('type')}: attempts count from 1")
+    return attempt
 
 
 def _detach(rank: int, fields: Fields) -> FromDaemon:
@@ -161,7 +212,29 @@ def _detach(rank: int, fields: Fields) -> FromDaemon:
         raise FrameError(f"detach: unknown way to go {how[:32]!r}")
     detail = clip(field(fields, "detail", str))
     epoch, next_seq = field(fields, "epoch", int), field(fields, "next_seq", int)
-    return TrainerDetached(rank, how, detail, epoch, next_seq, pairs(fields, "groups"))
+    groups, raised = pairs(fields, "groups"), raised_in(fields)
+    return TrainerDetached(rank, how, detail, epoch, next_seq, groups, raised)
+
+
+def _reform(rank: int, fields: Fields) -> FromDaemon:
+    agreed = fields.get("agreed")
+    if agreed is not None:
+        ((seq, value),) = pairs({"type": "reform", "agreed": [agreed]}, "agreed")
+        agreed = (seq, value)
+    timeout_s = field(fields, "timeout_s", float)
+    if not 0 < timeout_s < MAX_WAIT_S:
+        raise FrameError("reform: timeout_s is out of range")
+    return ReformWanted(
+        rank,
+        field(fields, "epoch", int),
+        _attempt(fields),
+        field(fields, "min_size", int),
+        timeout_s,
+        tuple(int_list(fields, "cut_off")),
+        field(fields, "last_done", int),
+        field(fields, "unbroken", int),
+        agreed,
+    )
 
 
 def _link_lost(rank: int, fields: Fields) -> FromDaemon:
@@ -216,6 +289,7 @@ _READERS: dict[str, Callable[[int, Fields], FromDaemon]] = {
     "join": _join,
     "attach": _attach,
     "detach": _detach,
+    "reform": _reform,
     "link_lost": _link_lost,
     "op_failed": _op_failed,
     "op_answer": _op_answered,

@@ -20,6 +20,7 @@ from ringd.rendezvous.events import (
     LinkLost,
     Lost,
     OpFailed,
+    ReformWanted,
     Send,
     TrainerAttached,
     TrainerDetached,
@@ -30,6 +31,7 @@ MAX_HELD = 8192
 """Messages that wait until the members are there."""
 ANEW = "it was started anew and knows nothing of the epoch"
 NOT_BACK = "it did not come back to the restarted rendezvous"
+BEHIND = "it had not heard that the epoch had begun when the rendezvous went"
 NOT_REACHED = "the rendezvous went, and nothing answers at this rank's address either"
 OUTLIVED = "it was out of the rendezvous' reach, and the others went on without it"
 
@@ -44,7 +46,7 @@ class Epochs(Protocol):
         """This epoch runs, and nothing of it is known yet; nobody counts as running."""
 
     def take_part(self, rank: int) -> None:
-        """The trainer of ``rank`` takes part in the epoch, if the rank is not lost."""
+        """The trainer of ``rank`` takes part in the epoch."""
 
     def running(self) -> tuple[int, ...]:
         """Ranks whose trainer takes part."""
@@ -128,6 +130,11 @@ class Recovery:
         self._epochs.take_over(claim.epoch, claim.members)
         return [out for rank, its in outlived.items() for out in self._outlived(rank, its)]
 
+    def _fallen(self) -> set[int]:
+        """Members whose part in the epoch is known to be over; both ends of a link live on."""
+        known = self._epochs.verdicts_on(self._found)
+        return {lost.rank for lost in known if lost.case != "link lost"}
+
     def _welcome_back(self, rank: int, claim: Claim) -> list[Instruction]:
         """What it heard is passed on, and what it did not hear it is told."""
         out: list[Instruction] = []
@@ -140,12 +147,14 @@ class Recovery:
                 out.append(Send((rank,), "lost", lost.to_fields()))
         self._back[rank] = claim
         self._lost.pop(rank, None)
-        if claim.running:
+        if claim.running and rank not in self._fallen():
             self._epochs.take_part(rank)
         return out
 
     def _outlived(self, rank: int, claim: Claim) -> list[Instruction]:
         """Tell a daemon that the epoch which it has is over, with the verdict if it is known."""
+        if self.waiting and rank in self._members and claim.epoch < self._found:
+            self._forget(rank, "daemon lost", BEHIND)
         if not claim.running or claim.lost:
             return []
         known = self._epochs.verdicts_on(claim.epoch)
@@ -192,9 +201,9 @@ class Recovery:
         if self._majority and 2 * len(self._back) <= len(self._members):
             return [], ()
         out: list[Instruction] = []
-        awaited = False
+        awaited, fallen = False, self._fallen()
         for rank in self._members:
-            if rank in self._back:
+            if rank in self._back or rank in fallen:
                 continue
             why = self._lost.get(rank) or self._missing(rank, late=late)
             if why is None:
@@ -217,4 +226,4 @@ def _needs_all(event: FromDaemon) -> bool:
     """What can't be judged, or leads to a next epoch, before every member is there."""
     if isinstance(event, OpFailed):
         return event.error.get("code") in ASKED_ABOUT
-    return isinstance(event, TrainerAttached | TrainerDetached | LinkLost)
+    return isinstance(event, TrainerAttached | TrainerDetached | ReformWanted | LinkLost)

@@ -7,7 +7,10 @@ Daemon to rendezvous::
     join        address [host, port], version, pid, host, sizes [segment, eager] in bytes
     attach      attempt               a trainer asks to take part; attempts count from 1
     detach      how: "goodbye" | "died" | "raised" | "gave_up", detail, next_seq,
-                groups [[group, next_seq], ...] (the world's is next_seq), epoch (0: not started)
+                groups [[group, next_seq], ...] (the world's is next_seq), epoch (0: not started),
+                exception {type, message, file, line} | nil   with "raised"
+    reform      epoch, attempt, min_size, timeout_s, cut_off [ranks], last_done, unbroken,
+                agreed [seq, value] | nil   its trainer asks for the next epoch; how far it came
     link_lost   peer, reason, epoch   a data connection ended without a goodbye
     op_failed   epoch, group, members [ranks], seq, error     how it ended here; of a timeout all
                                       are asked before there is a verdict
@@ -23,13 +26,18 @@ Daemon to rendezvous::
 Rendezvous to daemon::
 
     members     members [[rank, host, port], ...]   all daemons are here (again)
-    start       epoch, attempt        all trainers are attached; attempt: the one that takes part
+    start       epoch, attempt, members [ranks], last {epoch, members, completed_by_all,
+                completed_by_any, agreed [[seq, value], ...]} | nil
+                                      an epoch begins; attempt: the one that takes part
+    changed     epoch, rank           it is over: that rank asked for the next one
+    not_reformed attempt, text, quorum, epoch, here [ranks], missing [ranks]   answers "reform"
     inquire     inquiry, epoch, group, lowest, seq   lowest: the lowest rank of that group
     abort       epoch, group, lowest, seq, error     the verdict, for all ranks
-    lost        rank, case, detail, epoch, link     link [a, b]: a lost b; nil: not a link
+    lost        rank, case, detail, epoch, verdict, link [a, b] | nil (a lost b),
+                exception {type, message, file, line} | nil   why the epoch is over
     left        rank, epoch, next_seq, groups       its trainer said goodbye before those calls
     dial        peer
-    waiting     joined [ranks], attached [ranks]    who is here, so that a timeout can say it
+    waiting     joined [ranks], attached [ranks]    who is here, and waits to be let in
     refused     text                  the group can't form as it is
     report      request
     status      request, status

@@ -219,6 +219,22 @@ class TestBench:
         )
         assert kwargs == {"rounds": 7, "json_path": Path("b.json"), "quick": True}
 
+    def test_faults(self, ringd: Invoke, stand_in: StandIn) -> None:
+        calls = stand_in("ringd.bench.faults.main", "run")
+        calls.outcome = 1
+        result = ringd(
+            "bench", "--faults", "--kinds", "raise,kill-daemon,raise", "-n", "2", "-n", "5",
+            "--rounds", "40", "--json", "f.json",
+        )  # fmt: skip
+        assert result.exit_code == 1, result.output
+        ((names,), kwargs) = calls[0]
+        assert names == ["raise", "kill-daemon"]
+        assert kwargs == {"world_sizes": [2, 5], "rounds": 40, "json_path": Path("f.json")}
+        assert ringd("bench", "--faults").exit_code == 1
+        ((names,), kwargs) = calls[1]
+        assert {"kill-trainer", "stop-daemon", "reset-link", "kill-rendezvous"} <= set(names)
+        assert kwargs == {"world_sizes": [3], "rounds": 10, "json_path": None}
+
     def test_all_is_every_operation_once(self, ringd: Invoke, calls: Any) -> None:
         assert ringd("bench", "--op", "reduce", "--op", "all").exit_code == 0
         ops = calls[0][0][0].ops
@@ -241,6 +257,8 @@ class TestBench:
             (("--sizes", "1Q"), "--sizes '1Q': a size is"),
             (("--op", "all", "--algorithm", "ring"), "--op reduce --algorithm 'ring' is unknown"),
             (("--op", "sendrecv", "-n", "1"), "sendrecv needs two ranks"),
+            (("--faults", "-n", "1"), "--faults needs survivors"),
+            (("--faults", "--kinds", "kill-trainr"), "did you mean 'kill-trainer'?"),
             (("--dtype", "float8_e5m2"), "--op all_reduce --dtype float8_e5m2: op sum is not"),
         ],
     )

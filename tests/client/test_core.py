@@ -17,7 +17,8 @@ from ringd.errors import (
     TooManyOperationsError,
 )
 from ringd.wire import ipc
-from ringd_client._core import MAX_IN_FLIGHT, ClientState, Operation
+from ringd_client._core import MAX_IN_FLIGHT, ClientState
+from ringd_client._operation import Operation
 
 
 class Settled:
