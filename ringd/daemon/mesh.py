@@ -120,11 +120,11 @@ class Mesh:
 
     def meet(self, members: dict[int, Address]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
-        moved = [p for p in self._dialling if members.get(p) != self.members.get(p)]
+        moved = [p for p in self._dialling if p in members and members[p] != self.members.get(p)]
         for peer, address in members.items():
             if self.members.get(peer, address) != address:
                 self._engine.replace_peer(peer, partial(self._leads_to, address))
-        self.members = members
+        self.members |= members  # who is not here may come back, at another address
         for peer in moved:  # started anew: its old address will never answer
             self._dialling.pop(peer).cancel()
             self.dial(peer)

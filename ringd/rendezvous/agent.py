@@ -366,7 +366,7 @@ class Agent:
             members.append((entry[0], address_of(entry[1:])))
         seat = fields.get("embedded")
         self.places.seat = seat if type(seat) is int else None
-        self.places.daemons = dict(members)
+        self.places.daemons |= dict(members)
         self._events.on_members(members)
 
     def _hear_waiting(self, fields: dict[str, Any]) -> None:
