@@ -38,6 +38,14 @@ SecretFile = Annotated[
     Path | None,
     _option("--secret-file", "Holds the job's secret; else RINGD_SECRET.", _JOB, "PATH"),
 ]
+MinSize = Annotated[
+    int | None,
+    _option("--min-size", "The job may begin with so many ranks, 0: all. (default: 0)", _JOB, "N"),
+]
+LastCall = Annotated[
+    float | None,
+    _option("--last-call", "... when no other came for so long. (default: 3)", _JOB, "SECONDS"),
+]
 JoinTimeout = Annotated[
     float | None,
     _option("--join-timeout", "Until all have joined. (default: 60)", _JOB, "SECONDS"),

@@ -14,6 +14,8 @@ EXAMPLE = (
 def rendezvous(
     ctx: typer.Context,
     world_size: options.WorldSize = None,
+    min_size: options.MinSize = None,
+    last_call_s: options.LastCall = None,
     job_id: options.JobId = None,
     secret_file: options.SecretFile = None,
     join_timeout_s: options.JoinTimeout = None,

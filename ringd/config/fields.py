@@ -86,6 +86,12 @@ WorldSize = Annotated[
     Field(ge=1, le=MAX_WORLD_SIZE),
     Allowed(f"a whole number from 1 to {MAX_WORLD_SIZE}"),
 ]
+MinSize = Annotated[
+    int,
+    BeforeValidator(_number),
+    Field(ge=0, le=MAX_WORLD_SIZE),
+    Allowed(f"a whole number of ranks up to {MAX_WORLD_SIZE}; 0 is all"),
+]
 Operations = Annotated[
     int,
     BeforeValidator(_number),

@@ -20,6 +20,8 @@ class Settings(BaseModel):
         job_id: who does not name this job is refused at the handshake.
         rank: this daemon's or trainer's rank.
         world_size: number of ranks.
+        min_size: the first epoch may begin with so many ranks; 0: with all.
+        last_call_s: and does when no other came for so long.
         rendezvous: where the rendezvous service listens (host:port).
         bind: local address to listen on. "": for a daemon the local address of the socket that
             reached the rendezvous; for the rendezvous see :meth:`rendezvous_listen`.
@@ -63,6 +65,8 @@ class Settings(BaseModel):
     job_id: fields.JobId = "default"
     rank: fields.Rank | None = None
     world_size: fields.WorldSize | None = None
+    min_size: fields.MinSize = 0
+    last_call_s: fields.Seconds = 3.0
     rendezvous: fields.ServiceAddress | None = None
     bind: fields.Host = ""
     advertise: fields.AdvertisedAddress | None = None

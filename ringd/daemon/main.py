@@ -25,7 +25,7 @@ from ringd.kernels import TorchLoader
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
 from ringd.observe.dump_file import Dumper
-from ringd.rendezvous.service import RendezvousService
+from ringd.rendezvous.service import RendezvousService, ServiceSettings
 from ringd.transport.base import Address
 from ringd.transport.handshaking import fresh_nonce
 from ringd.transport.interfaces import interface_address
@@ -170,6 +170,7 @@ async def _rendezvous(settings: Settings) -> None:
         transport_of(settings),
         Credentials(settings.job_id, -1, settings.world_size, RENDEZVOUS, load_secret(settings)),
         log=log,
+        settings=ServiceSettings(min_size=settings.min_size, last_call_s=settings.last_call_s),
     )
     host, ports = settings.rendezvous_listen()
     if settings.interface:
