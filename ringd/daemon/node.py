@@ -161,6 +161,11 @@ class Node:
         """Where this node listens."""
         return self._mesh.listening
 
+    @property
+    def holds_rendezvous(self) -> bool:
+        """Whether this node is the rendezvous now."""
+        return self._continuity.service is not None
+
     # Life
 
     async def start(self, deadline: float) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ringd.engine import failures
 from ringd.engine.early import EarlyFlow, EarlyStore
 from ringd.engine.operation import bin_for
+from ringd.errors import from_wire
 from ringd.vocabulary import MAX_SPEC_BYTES
 from ringd.wire.decoder import Sink
 from ringd.wire.frame import FrameError, Kind
@@ -92,9 +93,10 @@ class Router:
             raise FrameError("an abort is [epoch, seq, error]")
         group = self._engine.groups.get(stream)
         if group is not None:
-            error = failures.from_peer(header[2])
-            if failures.is_loss(header[2]) and self._engine.endings.in_reach():
+            is_loss = failures.is_loss(header[2])
+            if is_loss and self._engine.endings.in_reach():
                 return  # who is lost is for the rendezvous to say
+            error = from_wire(header[2]) if is_loss else failures.from_peer(header[2])
             self._engine.endings.told(group, link.peer, header[0], header[1], error)
 
     def _find(self, link: Link, stream: int, header: Any) -> tuple[Group | None, Operation | None]:

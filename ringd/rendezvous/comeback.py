@@ -97,6 +97,7 @@ class Comeback:
         self._delay_s = settings.first_delay_s
         self._joined_at = float("-inf")
         self._cause = ""
+        self._answered: list[tuple[int | None, Address]] = []
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -123,11 +124,13 @@ class Comeback:
                 return
 
     async def _go_round(self) -> bool:
-        """Try each place in turn; whether one took us."""
+        """Try each place in turn, first those that answered last time; whether one took us."""
         places = self._places
         silent: set[int] = set()
         alive: set[int | None] = set()
-        for seat, address in places.in_turn():
+        answered, self._answered = self._answered, []
+        in_turn = list(places.in_turn())
+        for seat, address in [*answered, *(place for place in in_turn if place not in answered)]:
             if places.embedded and seat == places.own:
                 if alive:
                     continue
@@ -138,6 +141,7 @@ class Comeback:
                 return True
             if outcome == "refused":
                 alive.add(seat)
+                self._answered.append((seat, address))
             elif seat is not None:
                 silent.add(seat)
             silent -= {seat for seat in alive if seat is not None}

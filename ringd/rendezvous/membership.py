@@ -44,6 +44,11 @@ from ringd.rendezvous.sentences import Sentences
 
 DEAD_AFTER_S = 3.0
 MAX_VERDICTS = 16
+TOO_FEW_BACK = (
+    "the rendezvous was lost, and not enough members of the last epoch have come to the one that "
+    "followed it: the others may go on elsewhere without these. Mend the network and connect "
+    "again, or allow it with quorum=any if there can be no other side"
+)
 LAST_CALL_S = 3.0
 """How long after the last arrival a group that may be smaller waits for others."""
 
@@ -323,7 +328,7 @@ class Membership:
 
     def _next_epoch(self, now: float) -> list[Instruction]:
         if self._recovery.waiting:
-            return []
+            return self._refuse(self._wishes.overdue(now), TOO_FEW_BACK)
         new = self._newcomers()
         if not self.running():
             in_time = now < self._attached_at + self._last_call_s

@@ -20,7 +20,6 @@ from ringd.rendezvous.events import (
     LinkLost,
     Lost,
     OpFailed,
-    ReformWanted,
     Send,
     TrainerAttached,
     TrainerDetached,
@@ -226,4 +225,4 @@ def _needs_all(event: FromDaemon) -> bool:
     """What can't be judged, or leads to a next epoch, before every member is there."""
     if isinstance(event, OpFailed):
         return event.error.get("code") in ASKED_ABOUT
-    return isinstance(event, TrainerAttached | TrainerDetached | ReformWanted | LinkLost)
+    return isinstance(event, TrainerAttached | TrainerDetached | LinkLost)

@@ -97,6 +97,7 @@ def failed(
 
 def lost(rank: int, case: str, detail: str, **more: Any) -> dict[str, Any]:
     base = {"rank": rank, "case": case, "detail": detail, "epoch": 1, "link": None}
+    base["exception"] = None
     return {**base, "verdict": "1.1", **more}
 
 
