@@ -354,6 +354,21 @@ class Daemons:
         self._daemons[rank].kill()
         self._daemons[rank].wait()
 
+    def kill_rendezvous(self) -> float:
+        """kill -9 of the rendezvous; when that was (monotonic)."""
+        at = time.monotonic()
+        self._service.kill()
+        self._service.wait()
+        return at
+
+    def restart_rendezvous(self) -> None:
+        """Start it anew where it was, and await that it listens."""
+        host, _, port = self.rendezvous.rpartition(":")
+        self._log_path("rendezvous").unlink()
+        self._read.pop("rendezvous", None)
+        self._service = self._spawn("rendezvous", bind=host, port=port)
+        until(self._announced, "the rendezvous listens again")
+
     def end_daemon(self, rank: int) -> int:
         """SIGTERM; its exit code."""
         self._daemons[rank].terminate()
@@ -446,7 +461,8 @@ class Daemons:
             if daemon.poll() is None:
                 daemon.send_signal(signal.SIGCONT)
                 daemon.terminate()
-        self._service.terminate()
+        if self._service.poll() is None:
+            self._service.terminate()
         for name, process in self._all_processes():
             try:
                 code = process.wait(PATIENCE_S)
