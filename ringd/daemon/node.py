@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from ringd.daemon.absent import daemons_missing, trainers_missing
 from ringd.daemon.continuity import DaemonContinuity, Office
 from ringd.daemon.mesh import Mesh, Place
 from ringd.daemon.reforming import Reforming, Reply
@@ -221,38 +222,15 @@ class Node:
         if self._in_group and not self._agent.connected:
             error = self._continuity.out_of_reach(within)
         else:
-            error = self._who_is_missing(within)
+            error = trainers_missing(
+                self.rank, self.world_size, self._joined, self._attached, within
+            )
         self._forget_trainer("gave_up", "waited too long for the others")
         trainer.refuse(error)
 
     def incomplete(self, timeout_s: float) -> RendezvousError:
         """Not all daemons came within ``timeout_s``."""
-        missing = sorted(set(range(self.world_size)) - set(self._joined) - {self.rank})
-        here = self.world_size - len(missing)
-        return RendezvousError(
-            f"{here} of {self.world_size} daemons joined within {timeout_s:g} s: missing "
-            f"{failures.ranks_text(missing)}. Start what is missing, or raise join_timeout_s.",
-            joined=self._joined,
-            missing=missing,
-        )
-
-    def _who_is_missing(self, when: str) -> RendezvousError:
-        everyone = set(range(self.world_size))
-        no_daemon = sorted(everyone - set(self._joined) - {self.rank})
-        here = set(self._attached) | {self.rank}
-        no_trainer = sorted(everyone - here - set(no_daemon))
-        parts = [f"{len(here)} of {self.world_size} joined {when}"]
-        if no_daemon:
-            parts.append(f"missing {failures.ranks_text(no_daemon)} (no daemon)")
-        if no_trainer:
-            parts.append(f"missing {failures.ranks_text(no_trainer)} (daemon is there, no trainer)")
-        return RendezvousError(
-            "; ".join(parts) + ". Start what is missing, or raise timeout_s of connect().",
-            joined=sorted(here),
-            missing=sorted(everyone - here),
-            missing_daemons=no_daemon,
-            missing_trainers=no_trainer,
-        )
+        return daemons_missing(self.rank, self.world_size, self._joined, timeout_s)
 
     def detach(self, trainer: Trainer, how: str, detail: str, raised: Raised | None = None) -> None:
         """The trainer is gone: "goodbye", "raised" (by what) or "died"."""

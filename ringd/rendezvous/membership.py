@@ -436,9 +436,11 @@ class Membership:
     def take_over(self, epoch: int, members: tuple[int, ...]) -> None:
         """This epoch runs, and nothing of it is known yet; nobody counts as running."""
         self._begin(epoch, members)
-        self._wishes.clear()
         for seat in self._seats:
             seat.running = False
+        for rank, wish in self._wishes.asked.items():  # of an older epoch: it comes as a new one
+            self._seats[rank].attempt = wish.attempt
+        self._wishes.clear()
 
     def take_part(self, rank: int) -> None:
         """The trainer of ``rank`` takes part in the epoch."""

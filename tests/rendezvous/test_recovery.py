@@ -21,6 +21,7 @@ from ringd.rendezvous.events import (
     LinkLost,
     Lost,
     OpFailed,
+    ReformWanted,
     Send,
     Tick,
     TrainerAttached,
@@ -161,6 +162,24 @@ def test_the_highest_epoch_is_taken_over_and_the_older_one_is_over(order: tuple[
     assert (told["rank"], told["epoch"]) == (2, EPOCH - 1)
     for rank in (0, 1):
         assert [lost[0] for lost in group.losses(rank)] == [2]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_who_asked_for_the_epoch_that_has_begun_without_it_comes_as_a_new_one(
+    order: tuple[int, ...],
+) -> None:
+    group = Group(3)
+    for rank in order:
+        group.back(rank, epoch=EPOCH - (rank == 2))
+        if rank == 2:
+            group.say(ReformWanted(2, EPOCH - 1, 4))
+    assert group.membership.attached() == (2,)
+    assert [lost[::2] for lost in group.losses(0)] == [(2, recovery.BEHIND)]
+    group.say(ReformWanted(0, EPOCH, 7), ReformWanted(1, EPOCH, 8))
+    for rank, attempt in ((0, 7), (1, 8), (2, 4)):
+        (start,) = group.heard(rank, "start")
+        assert (start["epoch"], start["attempt"]) == (EPOCH + 1, attempt)
+        assert start["members"] == [0, 1, 2]
 
 
 def test_a_claim_of_other_members_is_of_another_epoch() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -282,3 +282,97 @@ def test_silence_one_way_is_known_to_both_sides_within_the_limit(n: int, towards
         await next_epoch_works(scene)
 
     in_job(n, play)
+
+
+async def reform(scene: Scene, ranks: Sequence[int], timeout_s: float = 20.0) -> list[Any]:
+    """All of ``ranks`` ask for the next epoch: error and facts of each."""
+    futures: list[asyncio.Future[Any]] = []
+    for rank in ranks:
+        future: asyncio.Future[Any] = scene.loop.create_future()
+        scene.cluster.nodes[rank].reform(
+            scene.trainer(rank),
+            1,
+            timeout_s,
+            lambda error, facts, future=future: future.set_result((error, facts)),  # type: ignore[misc]
+        )
+        futures.append(future)
+    return list(await asyncio.gather(*futures))
+
+
+@pytest.mark.parametrize("when", ["asked before", "asked while", "asked after"])
+@pytest.mark.parametrize(("n", "victim"), [(n, v) for n in (2, 3, 4) for v in (0, n - 1)])
+def test_survivors_reform_across_a_restart(n: int, victim: int, when: str) -> None:
+    others = [rank for rank in range(n) if rank != victim]
+
+    async def play(scene: Scene) -> None:
+        await scene.sum_works()
+        scene.network.crash(scene.host(victim))
+        await asyncio.sleep(0.1)
+        if when == "asked before":
+            # One of them has asked, and all know that the epoch is over.
+            asking = asyncio.create_task(reform(scene, others[:1]))
+            await asyncio.sleep(0.1 if n > 2 else 0.0)
+            await scene.cluster.kill_rendezvous()
+            rest = asyncio.create_task(reform(scene, others[1:]))
+            await asyncio.sleep(0.5)
+            await scene.cluster.start_rendezvous()
+            told = [*await asking, *await rest]
+        else:
+            await scene.cluster.kill_rendezvous()
+            asking = asyncio.create_task(reform(scene, others if when == "asked while" else []))
+            await asyncio.sleep(0.5)
+            await scene.cluster.start_rendezvous()
+            told = await asking
+            if when == "asked after":
+                await asyncio.sleep(BACK_S)
+                told = await reform(scene, others)
+        for error, facts in told:
+            assert error is None, error
+            assert facts["ranks"] == others
+        assert {facts["epoch"] for _, facts in told} == {2}
+        ended = await scene.all(scene.call(rank) for rank in others)
+        for one in ended:
+            assert one.error is None
+            assert (one.array == sum(rank + 1 for rank in others)).all()
+
+    in_job(n, play)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+def test_a_reform_that_nobody_forced_goes_through_a_restart_with_all(n: int) -> None:
+    async def play(scene: Scene) -> None:
+        await scene.sum_works()
+        await scene.cluster.kill_rendezvous()
+        asking = asyncio.create_task(reform(scene, range(n)))
+        await asyncio.sleep(1.0)
+        await scene.cluster.start_rendezvous()
+        for error, facts in await asking:
+            assert error is None, error
+            assert (facts["epoch"], facts["ranks"]) == (2, list(range(n)))
+        await all_work(scene)
+
+    in_job(n, play)
+
+
+def test_an_epoch_of_which_only_some_had_heard_goes_on_without_the_others() -> None:
+    async def play(scene: Scene) -> None:
+        scene.network.cut(RENDEZVOUS_AT.host, scene.host(2), both=False)
+        asking = [asyncio.create_task(reform(scene, [rank])) for rank in range(3)]
+        for task in asking[:2]:
+            ((error, facts),) = await task
+            assert error is None
+            assert facts["epoch"] == 2
+        await scene.cluster.kill_rendezvous("silence")
+        await asyncio.sleep(DEAD_AFTER_S + HEARTBEAT_S)
+        await scene.cluster.start_rendezvous()
+        scene.network.heal(RENDEZVOUS_AT.host, scene.host(2), both=False)
+        await asyncio.sleep(2.0 + BACK_S)
+        assert [n.engine.world.epoch for n in scene.cluster.nodes] == [2, 2, 1]
+        ended = await scene.all(scene.call(rank) for rank in (0, 1))
+        one_loss(ended, 2, "daemon lost")
+        for error, facts in [*await reform(scene, [0, 1]), *await asking[2]]:
+            assert error is None, error
+            assert (facts["epoch"], facts["ranks"]) == (3, [0, 1, 2])
+        await all_work(scene)
+
+    in_job(3, play)
