@@ -6,10 +6,12 @@ fingerprint that every rank must agree on.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property, lru_cache
+from hashlib import blake2b
 from typing import Any, Literal
 
 import msgpack
@@ -25,6 +27,7 @@ MAX_WORLD = 1024
 MAX_SPEC_BYTES = 16 * 1024
 """Room for one count per rank of the largest group."""
 MAX_TAG = 2**31 - 1
+DIGEST_BYTES = 8
 
 DTypeKind = Literal["bool", "int", "float", "complex", "opaque"]
 
@@ -161,7 +164,8 @@ class OpSpec:
         counts: rows of each rank's part, in rank order, where parts are uneven; the members of a
             new_group, as ranks of the parent in the order of the new group. Empty otherwise.
         fused: where several calls travel as one, the elements of each (of each one's part,
-            IN_PARTS); ``shape`` is their sum then.
+            IN_PARTS); ``shape`` is their sum then, and ``fused_shapes`` tells their shapes apart:
+            see :func:`shapes_digest`.
     """
 
     collective: str
@@ -175,6 +179,7 @@ class OpSpec:
     compression: str = ""
     counts: tuple[int, ...] = ()
     fused: tuple[int, ...] = ()
+    fused_shapes: bytes = b""
 
     @cached_property
     def count(self) -> int:
@@ -207,7 +212,7 @@ class OpSpec:
                 self.deterministic,
                 self.compression,
                 list(self.counts),
-                list(self.fused),
+                [*self.fused, self.fused_shapes] if self.fused else [],
             ]
         )
         return data
@@ -231,6 +236,7 @@ class OpSpec:
                 parts.append(f"counts={_listed(self.counts)}")
             if self.fused:
                 parts.append(f"coalesced from {len(self.fused)} calls of {_listed(self.fused)}")
+                parts.append(f"(shapes {self.fused_shapes.hex()})")
         if self.algorithm != "auto":
             parts.append(f"algorithm={self.algorithm}")
         if self.deterministic:
@@ -259,6 +265,12 @@ def _listed(numbers: tuple[int, ...]) -> str:
     return f"[{head}, ... {tail}] ({len(numbers)} in all)"
 
 
+def shapes_digest(shapes: Iterable[tuple[int, ...]]) -> bytes:
+    """What ranks compare instead of the shapes of coalesced calls, which would be long."""
+    packed = msgpack.packb([list(shape) for shape in shapes])
+    return blake2b(packed, digest_size=DIGEST_BYTES).digest()
+
+
 @lru_cache(maxsize=4096)
 def unpack_spec(data: bytes) -> OpSpec:
     """The spec behind a fingerprint.
@@ -282,6 +294,11 @@ def unpack_spec(data: bytes) -> OpSpec:
         raise ValueError("a field of the fingerprint has the wrong type")
     if type(deterministic) is not bool or not isinstance(shape, list) or len(shape) > MAX_DIMS:
         raise ValueError("a field of the fingerprint has the wrong type")
+    shapes = b""
+    if isinstance(fused, list) and fused:
+        *fused, shapes = fused
+        if not isinstance(shapes, bytes) or len(shapes) != DIGEST_BYTES:
+            raise ValueError(f"the sizes of coalesced calls end with {DIGEST_BYTES} bytes")
     for sizes in (shape, counts, fused):
         if not isinstance(sizes, list) or not all(type(d) is int and d >= 0 for d in sizes):
             raise ValueError("shape, counts and fused hold whole numbers that are not negative")
@@ -297,6 +314,7 @@ def unpack_spec(data: bytes) -> OpSpec:
         compression=compression,
         counts=tuple(counts),
         fused=tuple(fused),
+        fused_shapes=shapes,
     )
 
 

@@ -24,7 +24,7 @@ from ringd_client._arena import Arena
 from ringd_client._attach import Membership, is_positive
 from ringd_client._core import ClientState
 from ringd_client._kinds import Kinds, poison_spec
-from ringd_client._operation import Operation, UnsentError, withdraw
+from ringd_client._operation import GRACE_S, Operation, UnsentError, withdraw
 from ringd_client._plan import Planner
 from ringd_client._tensors import adapter_named
 
@@ -199,6 +199,7 @@ class Caller(ABC):
         began = time.monotonic()
         try:
             bound, silence_s = self._bound(timeout_s), 0.0
+            self._state.patience.until = began + bound.timeout_s + GRACE_S
             if recv_timeout_ms is not None:
                 silence_s = positive("recv_timeout_ms", recv_timeout_ms) / 1000
             operation = plan(planner, *arguments)

@@ -13,7 +13,7 @@ memory behind the region, which the daemon does not know of.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final, TypeVar
@@ -24,7 +24,7 @@ from ringd.errors import (
     RingdError,
     UnsupportedTypeError,
 )
-from ringd.vocabulary import IN_PARTS
+from ringd.vocabulary import IN_PARTS, shapes_digest
 from ringd.wire.bounds import Bound
 from ringd_client._arena import Arena, Block
 from ringd_client._calls import Caller, positive, unreadable
@@ -290,14 +290,25 @@ class Batch:
             # Never in place: another operation of the block may use the same tensor.
             kind = replace(m.kind, home="")
             return self._planner._build(kind, m.op, m.source, m.tensor, m.sink, m.output)
-        return Fusion(self._caller._arena, self._kind_of(members), members).operation()
+        kind = _joint_kind(self._planner.kinds, members)
+        return Fusion(self._caller._arena, kind, members).operation()
 
-    def _kind_of(self, members: list[Member]) -> Kind:
-        spec = members[0].kind.spec
-        sizes = tuple(member.kind.spec.count for member in members)
-        fused = replace(spec, shape=(sum(sizes),), fused=sizes)
-        kinds = self._planner.kinds
-        return kinds.known(fused) or kinds.learn(fused, fused, "")
+
+def joint_broadcast(planner: Planner, tensors: Sequence[Any], root: int) -> Operation[Any]:
+    """One operation that broadcasts several tensors of one dtype, as a coalesce block has it."""
+    collector = Collector(planner.kinds, planner.arena)
+    for tensor in tensors:
+        collector.broadcast(tensor, root, "auto", False)
+    members = collector.members
+    return Fusion(planner.arena, _joint_kind(planner.kinds, members), members).operation()
+
+
+def _joint_kind(kinds: Kinds, members: list[Member]) -> Kind:
+    spec = members[0].kind.spec
+    sizes = tuple(member.kind.spec.count for member in members)
+    shapes = shapes_digest(member.kind.spec.shape for member in members)
+    fused = replace(spec, shape=(sum(sizes),), fused=sizes, fused_shapes=shapes)
+    return kinds.known(fused) or kinds.learn(fused, fused, "")
 
 
 def misplaced(name: str) -> InvalidArgumentError:

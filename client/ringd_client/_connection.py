@@ -144,10 +144,14 @@ class Connection:
         """Make a message and send it, in one step as others see it.
 
         Raises:
-            UnsentError: the daemon is gone, or has no room by ``until`` (default: PATIENCE_S).
+            UnsentError: the daemon is gone, or has no room by ``until`` (default: PATIENCE_S, or
+                what is left of the call for which it is sent).
         """
         now = time.monotonic()
-        until = until or now + PATIENCE_S
+        if not until:
+            until, call_until = now + PATIENCE_S, self.state.patience.until
+            if now < call_until < until:  # else it is an earlier call's
+                until = call_until
         if not self._sending.acquire(timeout=max(0.0, until - now)):
             raise UnsentError(STUCK)
         try:

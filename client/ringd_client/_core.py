@@ -26,6 +26,12 @@ MAX_IN_FLIGHT: Final = 1024
 MAX_REFUSAL_CHARS: Final = 2000
 
 
+class Patience(threading.local):
+    """Until when (monotonic) a thread's call may take; what is sent for it waits no longer."""
+
+    until = 0.0
+
+
 class ClientState:
     """Requests that wait for their answers, and whether new ones may be made.
 
@@ -42,6 +48,7 @@ class ClientState:
         epoch: the one that this trainer takes part in, or took part in last.
         between: that one is over here, and the next has not begun.
         groups: the numbers of the epoch's groups beside the world that stand open.
+        patience: when the thread's current call gives up.
     """
 
     def __init__(self, rank: int, max_in_flight: int = MAX_IN_FLIGHT, epoch: int = 0) -> None:
@@ -52,6 +59,7 @@ class ClientState:
         self.pending: dict[int, Operation[Any]] = {}
         self.groups: set[int] = set()
         self.ended: RingdError | None = None
+        self.patience = Patience()
         self._last_request = 0
         self._detached_in = 0
         self._detached_out = 0

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from ringd.errors import DaemonLostError, InvalidArgumentError
+from ringd.errors import DaemonLostError, InvalidArgumentError, RingdError
 from ringd.wire import ipc
 from ringd.wire.bounds import Bound
 from ringd_client._attach import Membership
@@ -27,8 +27,8 @@ class Reform:
         ranks: its members, in order: those of the last epoch first, then those who joined.
         lost: members of the last epoch that are not in this one.
         joined: members that were not in the last one.
-        completed_by_all: the highest operation of the last epoch up to which every one that goes
-            on has completed all; -1: none.
+        completed_by_all: the highest operation of the last epoch up to which its end has cut
+            nothing short on any that goes on; -1: none.
         completed_by_any: the highest one that any of them has completed; -1: none.
         agreed: of an ``agree`` whose answer this rank lacks because it ended with an error: what
             it was, if any that goes on has got it. None: nobody has, or there was none.
@@ -90,7 +90,7 @@ def reform(caller: Caller, *, min_size: int = 1, timeout_s: float = 60.0) -> Ste
         QuorumLostError: this side of the job may not go on, or ``min_size`` are not there in time,
             or the rendezvous is not in reach; it says who is.
         RendezvousError: this rank was left out, or something else was refused.
-        InvalidArgumentError: a bad argument; not on the world's communicator; or another thread's
+        InvalidArgumentError: a bad argument; not on the world's communicator; or another
             reform has not ended. Nothing was asked.
         DaemonLostError: our own daemon is gone, or has not answered 0.25 s after the deadline.
 
@@ -102,11 +102,14 @@ def reform(caller: Caller, *, min_size: int = 1, timeout_s: float = 60.0) -> Ste
     bound = Bound(positive("timeout_s", timeout_s))
     _check_world(caller, "reform")
     if any(isinstance(op, Question) and _runs(op) for op in list(caller._state.pending.values())):
-        raise InvalidArgumentError("another thread's reform has not ended yet")
+        raise InvalidArgumentError("another reform of this communicator has not ended yet")
     wish = {"min_size": int(min_size), "timeout_s": bound.timeout_s}
     question = Question("reform", ipc.REFORM, wish, ends_epoch=True)
     question.begin(time.monotonic(), bound)
-    yield question
+    try:
+        yield question
+    finally:
+        question.give_up(RingdError("its caller was interrupted"))  # too late if it is over
     facts = question.output
     try:
         membership = Membership.of(facts)

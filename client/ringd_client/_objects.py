@@ -162,6 +162,18 @@ def broadcast_object(
     Cost: one all_reduce of 1 KiB if the object is not larger; else also a broadcast of the rest.
     """
     budget = Budget(caller, timeout_s)
+    return (yield from broadcast_within(caller, obj, root, max_object_bytes, timeout_s, budget))
+
+
+def broadcast_within(
+    caller: Caller,
+    obj: Any,
+    root: int,
+    max_object_bytes: int,
+    timeout_s: float | None,
+    budget: Budget,
+) -> Steps[Any]:
+    """As :func:`broadcast_object`, as a part of a call with this budget."""
     with caller._refusing("all_reduce"):
         terms = _checked_terms(caller, max_object_bytes, root)
         data = _packed(obj) if terms.root == caller.rank else b""

@@ -140,7 +140,7 @@ def _watch_exit() -> None:
         site_exit = quitter.__call__
 
         @wraps(site_exit)
-        def leave(self: Any, code: Any = None) -> NoReturn:
+        def leave(self: Any, code: Any = None) -> None:
             _note_exit(code)
             site_exit(self, code)
 

@@ -1,7 +1,7 @@
 """Calls that are made of several operations: written once, played by either face.
 
 Such a call is a generator of operations that are ready to be posted. Whoever plays it posts
-each, waits for it, and goes on, or throws its error in.
+each, waits for it, and goes on; after an error, or when it is interrupted, it closes the generator.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from ringd_client import _groups as groups
 from ringd_client import _messages as messages
 from ringd_client import _objects as objects
 from ringd_client import _process
+from ringd_client import _state as states
 from ringd_client._aio_connection import AsyncConnection
 from ringd_client._arena import Arena, default_limit_bytes
 from ringd_client._attach import Deadline, Membership, attach_async
@@ -182,6 +183,7 @@ class AsyncCommunicator(Caller):
     broadcast_object = _played(objects.broadcast_object)
     gather_object = _played(objects.gather_object)
     scatter_object = _played(objects.scatter_object)
+    sync_state = _played(states.sync_state)
 
     @contextlib.asynccontextmanager
     async def coalesce(self) -> AsyncIterator[None]:
@@ -340,6 +342,8 @@ class AsyncCommunicator(Caller):
         except StopIteration as end:
             result: T = end.value
             return result
+        finally:
+            steps.close()
 
     def _post(self, operation: Operation[Any]) -> None:
         self._connection.post(operation)

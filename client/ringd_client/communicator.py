@@ -16,6 +16,7 @@ from ringd_client import _groups as groups
 from ringd_client import _messages as messages
 from ringd_client import _objects as objects
 from ringd_client import _process
+from ringd_client import _state as states
 from ringd_client._arena import Arena, default_limit_bytes
 from ringd_client._attach import Deadline, Membership, attach
 from ringd_client._calls import Caller, Place, checked_default, checked_limit
@@ -151,8 +152,8 @@ class Communicator(Caller):
       UnsupportedReductionError (also a ValueError): a reduce op that the dtype has not.
     - InvalidTensorError, InvalidArgumentError (ValueErrors): see the text.
     - CollectiveTimeoutError, CollectiveMismatchError: the group stands.
-    - PeerLostError, MembershipChangedError: close, and connect again. A group of ``new_group``
-      whose ranks all live goes on.
+    - PeerLostError, MembershipChangedError: the epoch is over; go on by :meth:`reform`, or close
+      and connect again. A group of ``new_group`` whose ranks all live goes on until then.
     - DaemonLostError: our own daemon is gone, and with it all groups; close, and connect again.
     - TooManyOperationsError, ArenaFullError: nothing was posted.
     - CommunicatorClosedError, GroupFreedError: it is closed, or belongs to the parent process.
@@ -203,6 +204,7 @@ class Communicator(Caller):
     broadcast_object = _played(objects.broadcast_object)
     gather_object = _played(objects.gather_object)
     scatter_object = _played(objects.scatter_object)
+    sync_state = _played(states.sync_state)
 
     @contextlib.contextmanager
     def coalesce(self) -> Iterator[None]:
@@ -418,6 +420,8 @@ class Communicator(Caller):
         except StopIteration as end:
             result: T = end.value
             return result
+        finally:
+            steps.close()
 
     def _finish_all(self, operations: list[Operation[Any]]) -> None:
         """Post, and wait until all are over.

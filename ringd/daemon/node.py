@@ -30,12 +30,16 @@ from ringd.errors import (
 )
 from ringd.observe.flight import FlightRecorder, Snapshot
 from ringd.rendezvous.agent import Agent, AgentSettings
+from ringd.rendezvous.agent_events import DaemonInfo
 from ringd.rendezvous.events import Lost, Start
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
 from ringd.vocabulary import OpSpec
 from ringd.wire.handshake import LINK, Credentials
 from ringd.wire.raised import Raised
+
+TOLD_OF = 16
+"""Operations, and messages, in flight that a status tells of."""
 
 
 class Trainer(Protocol):
@@ -57,7 +61,10 @@ class Recorder(Protocol):
     """Who is told of every operation's end."""
 
     def record(self, op: Operation, error: RingdError | None) -> None:
-        """An operation ended."""
+        """A collective ended."""
+
+    def record_post(self, post: Post, error: RingdError | None) -> None:
+        """A send or a receive ended."""
 
 
 class Node:
@@ -69,6 +76,7 @@ class Node:
         agent: intervals of the control connection.
         office: how this node is the rendezvous, if it is or comes to be.
         on_failure: told of whatever goes wrong, perhaps often, for a dump of the flight recorder.
+        info: what a status shows of this daemon; by default, of this process.
     """
 
     def __init__(
@@ -89,6 +97,7 @@ class Node:
         arena_limit_bytes: int = 0,
         agent: AgentSettings | None = None,
         office: Office | None = None,
+        info: DaemonInfo | None = None,
     ) -> None:
         self.loop = loop
         self.log = log
@@ -128,6 +137,7 @@ class Node:
             settings=agent,
             make_nonce=nonce,
             sizes=(options.segment_bytes, options.eager_bytes),
+            info=info,
         )
         self._mesh = Mesh(
             self.engine,
@@ -322,6 +332,8 @@ class Node:
 
     def post_ended(self, post: Post, error: RingdError | None) -> None:
         """A send or a receive ended."""
+        if self._recorder is not None:
+            self._recorder.record_post(post, error)
         self.flight.record_post(post, error)
         if error is not None:
             self._on_failure()
@@ -473,7 +485,7 @@ class Node:
                 "elapsed_s": round(engine.now() - op.started, 3),
                 **op.progress(),
             }
-            for op in list(engine.live)[:16]
+            for op in list(engine.live)[:TOLD_OF]
         ]
         return {
             "rank": self.rank,
@@ -491,6 +503,10 @@ class Node:
                 if g.number
             },
             "operations": ops,
+            "messages": [
+                {**post.facts(), "elapsed_s": round(engine.now() - post.started, 3)}
+                for post in list(engine.mail.live)[:TOLD_OF]
+            ],
             "broken": None if engine.world.broken is None else str(engine.world.broken),
             "links": {
                 str(peer): {

@@ -47,21 +47,29 @@ class Reforming:
     def begin(self, min_size: Any, timeout_s: Any, reply: Reply) -> None:
         """End the epoch here, see who can be reached, then ask the rendezvous.
 
+        A trainer that asks while its wish has no answer has given that up: this one takes its
+        place. What the rendezvous was asked stands, with its time and size.
+
         Args:
             min_size: how many ranks the next epoch must have.
             timeout_s: after so long ``reply`` is told that there is none.
         """
-        if self.waits:
-            reply(InvalidArgumentError("reform() is under way on this rank already"), None)
-            return
         is_size = type(min_size) is int and min_size >= 1
         if not is_size or not isinstance(timeout_s, float) or not timeout_s > 0:
             reply(InvalidArgumentError("min_size counts ranks, timeout_s is positive"), None)
             return
         engine = self._engine
-        self._reply, self._min_size, self._timeout_s = reply, min_size, timeout_s
+        earlier, self._reply = self._reply, reply
+        self._min_size, self._timeout_s = min_size, timeout_s
         self._until = engine.now() + timeout_s
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = engine.loop.call_later(timeout_s, self._expire)
+        if earlier is not None:
+            earlier(
+                MembershipChangedError("a later reform() has taken the place of this one"), None
+            )
+            return
         over = MembershipChangedError(
             f"epoch {engine.world.epoch} is over: this rank's trainer called reform()",
             epoch=engine.world.epoch,

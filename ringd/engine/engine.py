@@ -72,6 +72,7 @@ class EngineOptions:
 
 NO_ANSWER: dict[str, Any] = {
     "entered_s": 0.0,
+    "idle_s": 0.0,
     "waiting_on": [],
     "bytes_done": 0,
     "bytes_total": 0,
@@ -153,6 +154,7 @@ class Engine:
         self._waiting_for_link: dict[int, list[Operation]] = {}
         self._clock_ns = clock_ns
         self.live: dict[Operation, None] = {}
+        self._idle_since = 0.0
         self._deadlines = Deadlines(self, options.tick_s)
         self._busy_poll = BusyPoll(loop, options.busy_poll_s)
 
@@ -460,11 +462,11 @@ class Engine:
         op = group.ops.get(seq)
         if op is not None:
             return {**NO_ANSWER, **op.view(), "next_seq": group.next_seq}
-        if seq >= group.next_seq:
-            state = "absent"
-        else:
+        if seq < group.next_seq:
             state = "failed" if seq in group.verdicts else "done"
-        return {**NO_ANSWER, "state": state, "next_seq": group.next_seq}
+            return {**NO_ANSWER, "state": state, "next_seq": group.next_seq}
+        idle_s = 0.0 if self.live else self.now() - self._idle_since
+        return {**NO_ANSWER, "state": "absent", "idle_s": idle_s, "next_seq": group.next_seq}
 
     def ended(self, op: Operation, error: RingdError | None) -> None:
         """``op`` is over; called by it."""
@@ -472,6 +474,7 @@ class Engine:
         op.group.note_end(op, error)
         op.group.ops.pop(op.seq, None)
         self.live.pop(op, None)
+        self._idle_since = self.now()
         if error is None:
             self.completed += 1
             if op.spec.collective in MAY_RETURN_EARLY:

@@ -9,12 +9,13 @@ from ringd.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     GroupFreedError,
+    MembershipChangedError,
     PeerLostError,
     ProtocolError,
     RingdError,
     from_wire,
 )
-from ringd.vocabulary import OpSpec, unpack_spec
+from ringd.vocabulary import IN_PARTS, OpSpec, unpack_spec
 from ringd.wire.bounds import words
 from ringd.wire.raised import Raised
 
@@ -36,15 +37,15 @@ def mismatch(
 ) -> CollectiveMismatchError:
     """Two ranks called different things at the same sequence number."""
     try:
-        other = str(unpack_spec(theirs))
-        their_op = unpack_spec(theirs).collective
+        call = unpack_spec(theirs)
+        other, their_op, hint = str(call), call.collective, _hint(ours, call)
     except ValueError:
-        other, their_op = "something that can't be read", ""
+        other, their_op, hint = "something that can't be read", "", ""
     return CollectiveMismatchError(
         f"{_numbered(seq, ours.group)} differs between ranks: rank {rank} called {ours}, "
-        f"rank {peer} called {other}. Make the same calls with the same arguments in the same "
-        "order on every rank; this operation is void on all ranks, the next call is an ordinary "
-        "one.",
+        f"rank {peer} called {other}. {hint}Make the same calls with the same arguments in the "
+        "same order on every rank; this operation is void on all ranks, the next call is an "
+        "ordinary one.",
         op=ours.collective,
         their_op=their_op,
         group=ours.group,
@@ -53,6 +54,21 @@ def mismatch(
         ranks=[rank, peer],
         calls={str(rank): str(ours), str(peer): other},
     )
+
+
+def _hint(ours: OpSpec, theirs: OpSpec) -> str:
+    """What a likely slip is, if it looks like one."""
+    if ours.collective != theirs.collective:
+        return ""
+    uneven = (ours.shape, ours.counts) != (theirs.shape, theirs.counts)
+    if ours.collective in IN_PARTS and uneven and not (ours.counts and theirs.counts):
+        return (
+            "If the parts are meant to be uneven, pass counts (the rows of each rank's part) on "
+            "every rank. "
+        )
+    if ours.fused == theirs.fused and ours.fused_shapes != theirs.fused_shapes:
+        return "Some of the coalesced tensors have other shapes there. "
+    return ""
 
 
 def splits_differ(
@@ -254,9 +270,24 @@ def from_peer(data: object) -> RingdError:
     return CollectiveError(error.message, **error.fields)
 
 
-def is_loss(data: object) -> bool:
-    """Whether a peer says that a rank is lost."""
-    return isinstance(data, dict) and data.get("code") == PeerLostError.code
+def end_from_peer(peer: int, data: object) -> RingdError:
+    """What a peer says of the end of its epoch, where the rendezvous is out of reach.
+
+    It ends an operation here, not the epoch. Passed on it is still the same, so that who reaches
+    the rendezvous leaves it to that.
+    """
+    error = from_wire(data)
+    if isinstance(error, PeerLostError):
+        verdict = error.fields.get("verdict")
+        return PeerLostError(error.message, **{**error.fields, "partial": not verdict})
+    text = f"rank {peer} says that the epoch is over. Call reform(), or close"
+    return MembershipChangedError(text, **{**error.fields, "partial": True})
+
+
+def is_end_of_epoch(data: object) -> bool:
+    """Whether a peer says that a rank is lost, or that the epoch is over."""
+    codes = (PeerLostError.code, MembershipChangedError.code)
+    return isinstance(data, dict) and data.get("code") in codes
 
 
 def protocol(peer: int, what: str) -> ProtocolError:

@@ -81,8 +81,10 @@ class Groups:
         )
 
     def next_seqs(self) -> dict[int, int]:
-        """By group, freed ones too, the number of the first call that was not made."""
-        return {**self._past, **{group.number: group.next_seq for group in self}}
+        """By group, freed ones too, the number of the first call that was not made, or was cut
+        short: in which this rank takes no part any more."""
+        cut = {g.number: g.next_seq if g.first_cut is None else g.first_cut for g in self}
+        return {**self._past, **cut}
 
     def rank_left(self, rank: int, next_seqs: Mapping[int, int]) -> None:
         """A rank said goodbye: it counts for groups that are still being made, too."""

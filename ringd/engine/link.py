@@ -220,6 +220,10 @@ class Link:
                     continue
             flow.queued = False
 
+    def owes_ack(self, op: object) -> bool:
+        """Whether the peer has not acknowledged all held memory of ``op``."""
+        return any(entry.holder is op for entry in self._unacked)
+
     def release(self, op: object) -> None:
         """``op`` failed: nothing here may look at its memory any more."""
         self.connection.channel.own_backlog()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringd.engine import message_errors
-from ringd.engine.landing import Bin
+from ringd.engine.landing import bin_for
 from ringd.engine.mail_box import Mailbox
 from ringd.engine.mail_frames import (
     KEPT_ALLOWANCES,
@@ -220,7 +220,7 @@ class Mail:
         elif self.engine.groups.is_future(stream, header[0]):
             raise FrameError("a segment came before it was asked for")
         self.engine.router.dropped_frames += 1
-        return Bin(size) if size and inline is None else None
+        return bin_for(size, inline)
 
     def _box_of(self, peer: int, stream: int, epoch: int) -> Mailbox | None:
         group = self.engine.groups.get(stream)
@@ -284,10 +284,9 @@ class Mail:
         )
 
     def rank_lost(self, rank: int, error: RingdError) -> None:
-        """A rank is gone: what needs it ends, and any-source receives of its groups."""
+        """A rank is gone, and its groups are over: nobody in them sends or receives any more."""
         for post in list(self.live):
-            at_any = post.peer == ANY_SOURCE and rank in post.box.group.ranks
-            if post.peer == rank or at_any:
+            if rank in post.box.group.ranks:
                 self.end(post, message_errors.during(error, post))
 
     def rank_left(self, rank: int) -> None:

@@ -40,6 +40,7 @@ class Mailbox:
         self.group = group
         self.epoch = group.epoch
         self.rank = mail.engine.rank
+        self.world_size = mail.engine.world_size
         self.segment_bytes = mail.engine.options.segment_bytes
         self.freed: set[int] = set()
         self._lanes: dict[int, Lane] = {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ringd.engine import failures
 from ringd.engine.flow import FlowState
 from ringd.engine.folding import Folding
-from ringd.engine.landing import Bin, CopyLanding, FoldLanding, Parked
+from ringd.engine.landing import CopyLanding, FoldLanding, Parked, bin_for
 from ringd.engine.times import NO_TIMES, OTHERS_S
 from ringd.errors import RingdError
 from ringd.schedules.plan import REGION, TRANSIT, WIDE, Plan, RecvItem
@@ -164,11 +164,13 @@ class Operation:
             self.stalled_s += tick_s
         return self.stalled_s
 
-    def show_life(self, *, again: bool) -> None:
-        """Nothing moves: tell all peers that we entered, and ``again`` now and then."""
+    def show_life(self, shown: set[int]) -> None:
+        """Nothing moves: tell all peers that we entered, and now and then again those whom no older
+        operation does; they are ``shown`` then."""
         self.next_sign -= 1
         for flow in self.flows.values():
-            flow.announce(again=again and self.next_sign <= 0)
+            flow.announce(again=self.next_sign <= 0 and flow.peer not in shown)
+        shown.update(self.flows)
         if self.next_sign <= 0:
             self.next_sign = SIGN_EVERY_TICKS
 
@@ -463,15 +465,12 @@ class Operation:
         }
 
     def progress(self) -> dict[str, Any]:
-        """How far it is: bytes received, and the peers that still owe us some."""
+        """How far it is: bytes received, and the peers that still owe us some (or an ack)."""
+        flows = self.flows.items()
         return {
-            "waiting_on": sorted(p for p, f in self.flows.items() if f.owed())
-            or sorted(p for p, f in self.flows.items() if f.send_i < f.n_sends),
+            "waiting_on": sorted(p for p, f in flows if f.owed())
+            or sorted(p for p, f in flows if f.send_i < f.n_sends)
+            or sorted(p for p, f in flows if f.owes_ack()),
             "bytes_done": sum(f.recv_payload_bytes for f in self.flows.values()),
             "bytes_total": self.plan.recv_bytes,
         }
-
-
-def bin_for(size_bytes: int, inline: memoryview | None) -> Sink | None:
-    """Where an unwanted payload goes."""
-    return Bin(size_bytes) if size_bytes and inline is None else None

@@ -9,8 +9,9 @@ from ringd.wire.bounds import OF_CALL, OF_DAEMON, SILENCES, TIMEOUTS, Bound
 if TYPE_CHECKING:
     from ringd.engine.engine import EngineOptions
 
-OTHERS_S: Final = 0.01
-"""How long after another rank's deadline we wait for that rank to say so: it knows its setting."""
+OTHERS_S: Final = 0.025
+"""How long after another rank's deadline we wait for that rank to say so, which knows its setting:
+more than a tick, and less than a rank without a verdict waits for its peers' views."""
 
 
 class Times(NamedTuple):

@@ -70,7 +70,6 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
     try:
         return asyncio.run(_run(job, command, max_restarts))
     finally:
-        _keep_dumps(job.folder)
         shutil.rmtree(job.folder, ignore_errors=True)
 
 
@@ -142,6 +141,8 @@ async def _run(job: Job, command: Sequence[str], max_restarts: int) -> int:
         await crew.start()
         return await _watch(children, crew, told, partial(_status, job, service))
     finally:
+        await children.end(list(children.running), DAEMON_STEPS)
+        _keep_dumps(job.folder)  # now: the warden removes the folder when it ends
         await children.close()
         if service is not None:
             await service.stop()

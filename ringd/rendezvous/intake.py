@@ -259,6 +259,7 @@ def _op_answered(rank: int, fields: Fields) -> FromDaemon:
         rank,
         state,
         entered_s=field(fields, "entered_s", float),
+        idle_s=field(fields, "idle_s", float),
         waiting_on=tuple(int_list(fields, "waiting_on")),
         bytes_done=field(fields, "bytes_done", int),
         bytes_total=field(fields, "bytes_total", int),

@@ -16,8 +16,8 @@ Daemon to rendezvous::
     link_lost   peer, reason, epoch   a data connection ended without a goodbye
     op_failed   epoch, group, members [ranks], seq, error     how it ended here; of a timeout all
                                       are asked before there is a verdict
-    op_answer   inquiry, state, entered_s, waiting_on [ranks], bytes_done, bytes_total, trainer,
-                pid, stack [frames], next_seq,
+    op_answer   inquiry, state, entered_s, idle_s, waiting_on [ranks], bytes_done, bytes_total,
+                trainer, pid, stack [frames], next_seq,
                 flows [[peer, owed, received, withheld, quiet_s], ...] in bytes and seconds
     want_link   peer                  ask the lower rank to dial us
     heartbeat                         answered with the same

@@ -50,11 +50,11 @@ class Raised:
             return None
         if not isinstance(data, dict):
             raise ValueError("an exception is a map, or nil")
-        texts = [data.get(name) for name in ("type", "message", "file")]
-        line = data.get("line")
-        if not all(isinstance(text, str) for text in texts) or type(line) is not int:
-            raise ValueError("an exception has the texts type, message and file, and a line")
-        return cls.cut(*texts, line)  # type: ignore[arg-type]
+        match data:
+            case {"type": str(kind), "message": str(message), "file": str(file), "line": int(line)}:
+                if line is not True and line is not False:
+                    return cls.cut(kind, message, file, line)
+        raise ValueError("an exception has the texts type, message and file, and a line")
 
     def words(self) -> dict[str, Any]:
         """As plain data, for a message."""

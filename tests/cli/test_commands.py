@@ -219,6 +219,20 @@ class TestBench:
         )
         assert kwargs == {"rounds": 7, "json_path": Path("b.json"), "quick": True}
 
+    def test_lists_take_commas_and_may_be_repeated(self, ringd: Invoke, calls: Any) -> None:
+        result = ringd(
+            "bench", "--op", "broadcast,reduce", "--op", "barrier", "--sizes", "1K", "--sizes",
+            "2K,4K", "-n", "3,5", "-n", "2", "--peers", "gloo", "--algorithm", "tree,auto",
+            "--memory", "arena", "--memory", "ordinary",
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        matrix = calls[0][0][0]
+        assert matrix.ops == ["broadcast", "reduce", "barrier"]
+        assert matrix.sizes_bytes == [1024, 2048, 4096]
+        assert matrix.world_sizes == [3, 5, 2]
+        assert matrix.algorithms == ["tree", "auto"]
+        assert matrix.memory == ["arena", "ordinary"]
+
     def test_faults(self, ringd: Invoke, stand_in: StandIn) -> None:
         calls = stand_in("ringd.bench.faults.main", "run")
         calls.outcome = 1
@@ -255,6 +269,10 @@ class TestBench:
             (("--peers", "glo"), "did you mean 'gloo'?"),
             (("--memory", ""), "--memory '' is unknown; known: ordinary, arena"),
             (("--sizes", "1Q"), "--sizes '1Q': a size is"),
+            (("--sizes", ""), "--sizes '': a size is"),
+            (("-n", "2,x"), "-n '2,x': numbers of ranks"),
+            (("-n", "0"), "-n '0': numbers of ranks"),
+            (("-n", ","), "-n ',': numbers of ranks"),
             (("--op", "all", "--algorithm", "ring"), "--op reduce --algorithm 'ring' is unknown"),
             (("--op", "sendrecv", "-n", "1"), "sendrecv needs two ranks"),
             (("--faults", "-n", "1"), "--faults needs survivors"),

@@ -214,9 +214,9 @@ class TestTogether:
 
     @pytest.mark.parametrize("dead_after_s", ["2", "1.5"])
     def test_silence_that_a_living_one_may_keep(self, dead_after_s: str) -> None:
-        with pytest.raises(ConfigError, match=r"dead_after_s \(environment .* and heartbeat_s") as e:
+        with pytest.raises(ConfigError, match=r"dead_after_s \(env.* and heartbeat_s") as caught:
             load_with({"heartbeat_s": 1.0}, {"RINGD_DEAD_AFTER_S": dead_after_s})
-        assert "more than twice heartbeat_s" in str(e.value)
+        assert "more than twice heartbeat_s" in str(caught.value)
         assert load_with({"heartbeat_s": 0.5}, {"RINGD_DEAD_AFTER_S": "1.5"})
 
     def test_two_secrets(self) -> None:

@@ -279,3 +279,18 @@ def test_an_agreement_that_one_got_and_another_did_not_is_told_by_reform() -> No
             assert (fact["completed_by_all"], fact["completed_by_any"]) == (0, 1)
 
     play(3, story)
+
+
+def test_a_trainer_that_asks_again_is_answered_in_place_of_its_first_wish() -> None:
+    async def story(job: Job) -> None:
+        first = job.reform(0, timeout_s=2.0)
+        await asyncio.sleep(1.0)
+        again = job.reform(0)
+        error, _ = await first
+        assert type(error) is MembershipChangedError
+        facts = await job.reformed(1, 2)
+        assert facts[1]["ranks"] == [0, 1, 2]
+        assert (await again)[0] is None
+        assert not any((await job.all_reduce(0, 1, 2)).values())
+
+    play(3, story)

@@ -46,6 +46,25 @@ def test_a_lost_rank_ends_what_needs_it_in_mid_message_too(how: str) -> None:
     scene.run(main)
 
 
+def test_a_loss_ends_messages_between_survivors_too_as_the_epoch_is_over() -> None:
+    scene = MailScene(4, **SIZES)
+
+    async def main() -> None:
+        waiting = [
+            scene.recv(1, 2, SMALL, tag=1),
+            scene.send(2, 1, message(LARGE, sender=2), tag=2),
+        ]
+        await scene.quiet()
+        scene.trainer(3).die()
+        for one in await scene.ended(waiting):
+            assert one.code == "peer_lost"
+            assert error_of(one).fields["rank"] == 3
+        for rank in range(3):
+            assert not scene.engine(rank).mail.live
+
+    scene.run(main)
+
+
 @pytest.mark.parametrize("n", [2, 5])
 def test_a_message_that_was_sent_before_a_goodbye_is_still_received(n: int) -> None:
     """In a ring of five, ranks 0 and 2 have no link before this."""

@@ -331,6 +331,8 @@ def test_a_job_goes_on_without_a_rank_that_fails_down_to_its_smallest_size(
     job = start(3, program, "--min-size", "2")
     assert job.wait() == 0, job.out + job.err
     assert "going on with 2 ranks (at least 2)" in job.err
+    dumps = sorted(path.name for path in job.folder.glob("run/ringd/last-failure/*.json"))
+    assert [name.split("-")[1] for name in dumps] == ["rank0", "rank1", "rank2"]
     steps = steps_of([json.loads(job.of_rank(rank)[-1]) for rank in (0, 2)])
     assert steps[0] == steps[2]
     assert [len(members) for _, members in steps[0]] == [3, 3, 3, 2, 2, 2]
