@@ -65,6 +65,26 @@ Advertise = Annotated[
     str | None,
     _option("--advertise", "What others dial, if not where we listen.", _NETWORK, "HOST[:PORT]"),
 ]
+EmbedRendezvous = Annotated[
+    bool | None,
+    _option("--embed-rendezvous", "This daemon is the rendezvous too, at that address.", _NETWORK),
+]
+EmbedInFirst = Annotated[
+    bool | None,
+    _option("--embed-rendezvous", "Rank 0's daemon is the rendezvous too.", _NETWORK),
+]
+Quorum = Annotated[
+    str | None,
+    _option("--quorum", "Who may go on: auto, majority, any. (default: auto)", _NETWORK, "RULE"),
+]
+Heartbeat = Annotated[
+    float | None,
+    _option("--heartbeat", "Seconds between two signs of life. (default: 1)", _TUNING, "SECONDS"),
+]
+DeadAfter = Annotated[
+    float | None,
+    _option("--dead-after", "Silence that is taken for death. (default: 3)", _TUNING, "SECONDS"),
+]
 Port = Annotated[
     str | None,
     _option(

@@ -146,6 +146,11 @@ Interface = Annotated[
 IpVersion = Annotated[
     Literal["any", "4", "6"], BeforeValidator(_lower), Allowed('"any", "4" or "6"')
 ]
+Quorum = Annotated[
+    Literal["auto", "majority", "any"],
+    BeforeValidator(_lower),
+    Allowed('"auto", "majority" or "any"'),
+]
 Congestion = Annotated[
     str,
     StringConstraints(pattern=r"^[a-z0-9_-]{1,15}$"),

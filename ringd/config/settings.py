@@ -33,6 +33,12 @@ class Settings(BaseModel):
         secret_file: holds the job's secret; readable by its owner only.
         secret: the secret itself; from the environment only.
         join_timeout_s: until when all ranks must have come together.
+        heartbeat_s: how often daemons and rendezvous say that they live.
+        dead_after_s: how long a daemon or the rendezvous may be silent before it is taken for
+            dead; more than twice ``heartbeat_s``.
+        embed_rendezvous: this daemon is the rendezvous too, and listens at its address.
+        quorum: whether only more than half of the last epoch's members may go on: "majority",
+            "any", or "auto": majority where the rendezvous is embedded.
         timeout_s: default deadline of a collective call.
         recv_timeout_ms: longest silence of a peer that owes bytes; 0 is off.
         segment_bytes: pipelining unit.
@@ -71,6 +77,10 @@ class Settings(BaseModel):
     secret_file: fields.AnyPath | None = None
     secret: SecretStr | None = None
     join_timeout_s: fields.Seconds = 60.0
+    heartbeat_s: fields.Seconds = 1.0
+    dead_after_s: fields.Seconds = 3.0
+    embed_rendezvous: fields.Flag = False
+    quorum: fields.Quorum = "auto"
     timeout_s: fields.Seconds = 300.0
     recv_timeout_ms: fields.MillisecondsOrOff = 0
     segment_bytes: fields.SegmentSize = MIB

@@ -13,6 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from ringd.daemon.absent import daemons_missing, trainers_missing
+from ringd.daemon.continuity import DaemonContinuity, Office
 from ringd.daemon.mesh import Mesh, Place
 from ringd.daemon.reforming import Reforming, Reply
 from ringd.daemon.trainer_state import TrainerState
@@ -27,7 +29,8 @@ from ringd.errors import (
     RingdError,
 )
 from ringd.observe.flight import FlightRecorder, Snapshot
-from ringd.rendezvous.agent import Agent, DaemonInfo
+from ringd.rendezvous.agent import Agent, AgentSettings
+from ringd.rendezvous.agent_events import DaemonInfo
 from ringd.rendezvous.events import Lost, Start
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
@@ -70,6 +73,8 @@ class Node:
     Args:
         credentials: job, rank, world size and secret; the role is set here.
         rng: for the jitter of back-offs; nonce: gives fresh random bytes.
+        agent: intervals of the control connection.
+        office: how this node is the rendezvous, if it is or comes to be.
         on_failure: told of whatever goes wrong, perhaps often, for a dump of the flight recorder.
         info: what a status shows of this daemon; by default, of this process.
     """
@@ -90,6 +95,8 @@ class Node:
         on_failure: Callable[[], None] | None = None,
         bring_torch: Callable[[], None] | None = None,
         arena_limit_bytes: int = 0,
+        agent: AgentSettings | None = None,
+        office: Office | None = None,
         info: DaemonInfo | None = None,
     ) -> None:
         self.loop = loop
@@ -109,13 +116,25 @@ class Node:
             options=options,
             bring_torch=bring_torch,
         )
+        self._continuity = DaemonContinuity(
+            self.engine,
+            transport,
+            credentials,
+            office or Office(),
+            takes_part=lambda: self._started,
+            rng=rng,
+            nonce=nonce,
+            log=log,
+        )
         self._agent = Agent(
             transport,
             credentials,
             rendezvous,
             self,
+            self._continuity,
             rng=rng,
             log=log,
+            settings=agent,
             make_nonce=nonce,
             sizes=(options.segment_bytes, options.eager_bytes),
             info=info,
@@ -129,7 +148,9 @@ class Node:
             nonce=nonce,
             log=log,
             on_unreachable=self._unreachable,
+            second_door=self._continuity.door,
         )
+        self._continuity.tie(self._agent.places, self._mesh)
         self._reforming = Reforming(self.engine, self._agent)
         self._trainer: Trainer | None = None
         self._attach_timer: asyncio.TimerHandle | None = None
@@ -151,15 +172,21 @@ class Node:
         """Where this node listens."""
         return self._mesh.listening
 
+    @property
+    def holds_rendezvous(self) -> bool:
+        """Whether this node is the rendezvous now."""
+        return self._continuity.service is not None
+
     # Life
 
     async def start(self, deadline: float) -> None:
-        """Reach the rendezvous, listen, and join.
+        """Reach the rendezvous (after it was opened, if it is ours), listen, and join.
 
         Raises:
             RendezvousError: not by the loop-time ``deadline``; HandshakeRefusedError at once.
             AddressInUseError: no port of ours is free.
         """
+        await self._continuity.open()
         await self._agent.join(self._mesh.listen, deadline=deadline)
         self._in_group = True
         if self._trainer is not None:  # it was quicker than we
@@ -173,6 +200,7 @@ class Node:
             self._forget_trainer("gave_up", "its daemon was told to end")
         self._mesh.close()
         self.engine.leaving.close()
+        await self._continuity.close()
         self._agent.leave()
 
     # The trainer
@@ -187,10 +215,6 @@ class Node:
                 )
             )
             return
-        if self._in_group and not self._agent.connected:
-            self.failed = RendezvousError(
-                "the rendezvous is out of reach, so no new epoch can begin; start the job anew"
-            )
         if self.failed is not None:
             trainer.refuse(self.failed.copy())
             return
@@ -204,38 +228,19 @@ class Node:
     def _attach_expired(self) -> None:
         trainer = self._trainer
         assert trainer is not None
-        error = self._who_is_missing(f"within {self._attach_timeout_s:g} s")
+        within = f"within {self._attach_timeout_s:g} s"
+        if self._in_group and not self._agent.connected:
+            error = self._continuity.out_of_reach(within)
+        else:
+            error = trainers_missing(
+                self.rank, self.world_size, self._joined, self._attached, within
+            )
         self._forget_trainer("gave_up", "waited too long for the others")
         trainer.refuse(error)
 
     def incomplete(self, timeout_s: float) -> RendezvousError:
         """Not all daemons came within ``timeout_s``."""
-        missing = sorted(set(range(self.world_size)) - set(self._joined) - {self.rank})
-        here = self.world_size - len(missing)
-        return RendezvousError(
-            f"{here} of {self.world_size} daemons joined within {timeout_s:g} s: missing "
-            f"{failures.ranks_text(missing)}. Start what is missing, or raise join_timeout_s.",
-            joined=self._joined,
-            missing=missing,
-        )
-
-    def _who_is_missing(self, when: str) -> RendezvousError:
-        everyone = set(range(self.world_size))
-        no_daemon = sorted(everyone - set(self._joined) - {self.rank})
-        here = set(self._attached) | {self.rank}
-        no_trainer = sorted(everyone - here - set(no_daemon))
-        parts = [f"{len(here)} of {self.world_size} joined {when}"]
-        if no_daemon:
-            parts.append(f"missing {failures.ranks_text(no_daemon)} (no daemon)")
-        if no_trainer:
-            parts.append(f"missing {failures.ranks_text(no_trainer)} (daemon is there, no trainer)")
-        return RendezvousError(
-            "; ".join(parts) + ". Start what is missing, or raise timeout_s of connect().",
-            joined=sorted(here),
-            missing=sorted(everyone - here),
-            missing_daemons=no_daemon,
-            missing_trainers=no_trainer,
-        )
+        return daemons_missing(self.rank, self.world_size, self._joined, timeout_s)
 
     def detach(self, trainer: Trainer, how: str, detail: str, raised: Raised | None = None) -> None:
         """The trainer is gone: "goodbye", "raised" (by what) or "died"."""
@@ -351,6 +356,7 @@ class Node:
         hosts = {addresses[rank].host for rank in start.members if rank in addresses}
         self.engine.choose_by(ONE_HOST if len(hosts) == 1 else DEFAULT_THRESHOLDS)
         tell = self._reforming.answer_of(start)
+        self._continuity.began()
         self.engine.begin_epoch(start.epoch, start.members)
         self._mesh.dial_neighbours(start.members)
         self._attached = [rank for rank in self._attached if rank not in start.members]
@@ -417,6 +423,7 @@ class Node:
         """A rank is gone without a goodbye."""
         self._on_failure()
         if lost.epoch == self.engine.world.epoch:
+            self._continuity.lost(lost)
             if lost.case.startswith("daemon"):
                 self._reforming.gone(lost.rank)
             error = failures.peer_lost(
@@ -450,10 +457,6 @@ class Node:
             trainer = self._trainer
             self._forget_trainer("gave_up", error.message)
             trainer.refuse(error.copy())
-
-    def on_coordinator_lost(self, reason: str) -> None:
-        """Links keep working; attaching and verdicts do not."""
-        self.log.warning("the rendezvous is out of reach: %s", reason)
 
     def on_report(self) -> dict[str, Any]:
         """The state, for ``ringd status``."""

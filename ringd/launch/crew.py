@@ -50,6 +50,8 @@ class Job:
             "secret_file": self.secret_file,
             "secret": None,
         }
+        if self.loaded.settings.embed_rendezvous:
+            overrides["embed_rendezvous"] = rank == 0
         env = environment.for_child(environment.snapshot(), **overrides)
         # As many processes as ranks share the cores: more threads each would only fight for them.
         env.setdefault("OMP_NUM_THREADS", "1")

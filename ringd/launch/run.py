@@ -1,8 +1,9 @@
 """The local launcher: a rendezvous, N daemons, N trainers.
 
 The first failure ends them all, unless ranks may be started anew or done without (``crew``).
-The rendezvous runs inside the launcher. Every other process stands in a group of its own, and a
-warden ends these groups when the launcher is killed, so nothing is left behind.
+The rendezvous runs inside the launcher, or in rank 0's daemon if that is asked for. Every other
+process stands in a group of its own, and a warden ends these groups when the launcher is killed, so
+nothing is left behind.
 """
 
 from __future__ import annotations
@@ -13,22 +14,27 @@ import logging
 import secrets
 import shutil
 import signal
-from collections.abc import Sequence
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ringd.config.loader import Loaded
 from ringd.config.secret import load_secret, make_secret_file
-from ringd.daemon.main import transport_of
-from ringd.errors import ConfigError
+from ringd.daemon.main import service_settings, transport_of
+from ringd.errors import ConfigError, RingdError
 from ringd.launch.children import Child, Children
 from ringd.launch.crew import DAEMON_STEPS, Crew, Job
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
-from ringd.rendezvous.service import RendezvousService, ServiceSettings
+from ringd.observe.status_view import ask
+from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
 from ringd.wire.handshake import RENDEZVOUS, Credentials
 
 log = logging.getLogger("ringd.run")
+Status = Callable[[], Awaitable[dict[str, Any]]]
 KEPT_DUMPS = "last-failure"
 SURVIVOR_GRACE_S = 3.0
 """After a failure: how long the other trainers may take to see it and say so."""
@@ -112,14 +118,18 @@ async def _run(job: Job, command: Sequence[str], max_restarts: int) -> int:
     settings = job.loaded.settings.model_copy(
         update={"secret_file": job.secret_file, "job_id": job.job_id}
     )
-    service = RendezvousService(
-        transport_of(settings),
-        Credentials(job.job_id, -1, job.world_size, RENDEZVOUS, load_secret(settings)),
-        log=logging.getLogger("ringd.rendezvous"),
-        settings=ServiceSettings(min_size=settings.min_size, last_call_s=settings.last_call_s),
-    )
     host, _ = settings.rendezvous_listen()
-    address = await service.start(Address(host, 0))
+    service = None
+    if settings.embed_rendezvous:
+        address = Address(host, _free_port(host))
+    else:
+        service = RendezvousService(
+            transport_of(settings),
+            Credentials(job.job_id, -1, job.world_size, RENDEZVOUS, load_secret(settings)),
+            log=logging.getLogger("ringd.rendezvous"),
+            settings=service_settings(settings),
+        )
+        address = await service.start(Address(host, 0))
     children = Children()
     told: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
@@ -129,17 +139,37 @@ async def _run(job: Job, command: Sequence[str], max_restarts: int) -> int:
         await children.open(job.folder)
         crew = Crew(job, children, command, address, max_restarts)
         await crew.start()
-        return await _watch(children, crew, told, service)
+        return await _watch(children, crew, told, partial(_status, job, service))
     finally:
         await children.end(list(children.running), DAEMON_STEPS)
         _keep_dumps(job.folder)  # now: the warden removes the folder when it ends
         await children.close()
-        await service.stop()
+        if service is not None:
+            await service.stop()
 
 
-async def _watch(
-    children: Children, crew: Crew, told: asyncio.Queue[int], service: RendezvousService
-) -> int:
+def _free_port(host: str) -> int:
+    """A port for rank 0's daemon; all ranks are told it before that daemon listens."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as sock:
+        sock.bind((host, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+async def _status(job: Job, service: RendezvousService | None) -> dict[str, Any]:
+    """The membership's snapshot, from wherever the rendezvous is; {}: nobody says it."""
+    if service is not None:
+        return service.status()
+    for rank in range(job.world_size):
+        with contextlib.suppress(RingdError):
+            status = await asyncio.to_thread(ask, job.socket(rank), "group")
+            if "verdicts" in status:
+                return status
+    return {}
+
+
+async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], status: Status) -> int:
     """Until all trainers ended well, one failed that is needed, or a signal came."""
     trainers, daemons = crew.trainers, crew.daemons
     signalled = asyncio.create_task(told.get())
@@ -157,7 +187,7 @@ async def _watch(
                 await children.end(trainers, _INTERRUPT_STEPS)
                 return 128 + signalled.result()
             just_ended = [] if ended.cancelled() else ended.result()
-            failure = _missed(children, trainers, service)
+            failure = await _missed(trainers, status)
             for child, code in just_ended:
                 failed, text = _failure(child, code, daemons)
                 if not failed or failure:
@@ -170,18 +200,18 @@ async def _watch(
                 logging.getLogger("ringd.rendezvous").setLevel(logging.ERROR)
                 await children.end(trainers, _TRAINER_STEPS)
                 by_trainer = all(child in trainers for child, _ in just_ended)
-                return (by_trainer and _first_to_fail(trainers, service)) or failure
+                return (by_trainer and await _first_to_fail(trainers, status)) or failure
         await children.end(daemons, DAEMON_STEPS)
         return 0
     finally:
         signalled.cancel()
 
 
-def _missed(children: Children, trainers: list[Child], service: RendezvousService) -> int:
+async def _missed(trainers: list[Child], status: Status) -> int:
     """Whether some trainers wait for one whose program has ended without connecting."""
-    status = service.status()
     gone = [t.name for t in trainers if t.code == 0]
-    if status["epoch"] or not status["attached"] or not gone:
+    now = await status() if gone else {}
+    if now.get("epoch") or not now.get("attached"):
         return 0
     log.error(
         "rank %s ended (exit code 0) without connecting, and others wait for it; ending the job",
@@ -190,10 +220,10 @@ def _missed(children: Children, trainers: list[Child], service: RendezvousServic
     return NOT_FORMED
 
 
-def _first_to_fail(trainers: list[Child], service: RendezvousService) -> int:
+async def _first_to_fail(trainers: list[Child], status: Status) -> int:
     """The exit code of the rank that the first verdict names, if it failed by itself: the
     others may have been quicker to end."""
-    verdicts = service.status()["verdicts"]
+    verdicts = (await status()).get("verdicts")
     code = trainers[verdicts[0]["rank"]].code if verdicts else None
     return code if code is not None and code > 0 else 0
 

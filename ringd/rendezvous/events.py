@@ -32,10 +32,62 @@ class DaemonAdmitted(FromDaemon):
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A verdict: why the epoch is over.
+
+    Attributes:
+        case: "trainer died", "trainer raised", "daemon lost", "daemon left" or "link lost".
+        link: for "link lost", (a, b): rank a lost its connection to rank b. Else None.
+        number: the verdict's id, the same on all ranks.
+        raised: of "trainer raised" the exception, where it is known.
+    """
+
+    rank: int
+    case: str
+    detail: str
+    epoch: int
+    link: tuple[int, int] | None = None
+    number: str = ""
+    raised: Raised | None = None
+
+    def to_fields(self) -> dict[str, Any]:
+        """As the fields of the message "lost"."""
+        return {
+            "rank": self.rank,
+            "case": self.case,
+            "detail": self.detail,
+            "epoch": self.epoch,
+            "link": list(self.link) if self.link else None,
+            "verdict": self.number,
+            "exception": None if self.raised is None else self.raised.words(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a daemon that comes back knows of its epoch.
+
+    Attributes:
+        epoch: the one that runs or ran last, from 1 on.
+        members: its ranks in their order.
+        running: its trainer takes part, or ended its part: then the daemon says so again.
+        n_verdicts: the highest count among the ids of the verdicts that it heard.
+        lost: the verdicts that ended the epoch, as far as it heard them.
+    """
+
+    epoch: int
+    members: tuple[int, ...]
+    running: bool
+    n_verdicts: int = 0
+    lost: tuple[Lost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonJoined(FromDaemon):
     """It said where it listens for its peers.
 
-    ``sizes``: segment and eager limit in bytes, which all ranks must have alike.
+    ``sizes``: segment and eager limit in bytes, which all ranks must have alike. ``claim``: None
+    of one that knows no epoch.
     """
 
     address: Address
@@ -43,6 +95,7 @@ class DaemonJoined(FromDaemon):
     host: str = ""
     version: str = ""
     sizes: tuple[int, ...] = ()
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,35 +265,3 @@ class Start:
     epoch: int
     members: tuple[int, ...]
     history: History | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A verdict: why the epoch is over.
-
-    Attributes:
-        case: "trainer died", "trainer raised", "daemon lost", "daemon left" or "link lost".
-        link: for "link lost", (a, b): rank a lost its connection to rank b. Else None.
-        number: the verdict's id, the same on all ranks.
-        raised: of "trainer raised" the exception, where it is known.
-    """
-
-    rank: int
-    case: str
-    detail: str
-    epoch: int
-    link: tuple[int, int] | None = None
-    number: str = ""
-    raised: Raised | None = None
-
-    def to_fields(self) -> dict[str, Any]:
-        """As the fields of the message "lost"."""
-        return {
-            "rank": self.rank,
-            "case": self.case,
-            "detail": self.detail,
-            "epoch": self.epoch,
-            "link": list(self.link) if self.link else None,
-            "verdict": self.number,
-            "exception": None if self.raised is None else self.raised.words(),
-        }

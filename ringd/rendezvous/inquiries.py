@@ -16,6 +16,8 @@ from ringd.rendezvous.verdicts import Answer, Verdict, judge
 INQUIRY_S = 0.1
 """How long a daemon may take to answer."""
 MAX_INQUIRIES = 256
+ASKED_ABOUT = frozenset({"timeout"})
+"""Errors that only say what one rank saw: all daemons are asked before there is a verdict."""
 _MAY_BE_SLOW = frozenset({"never entered", "entered late", "slow link", "unknown"})
 
 

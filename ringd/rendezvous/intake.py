@@ -6,15 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ringd.rendezvous.events import (
+    Claim,
     DaemonJoined,
     DaemonLeft,
     FromDaemon,
     Heartbeat,
+    History,
     LinkLost,
     LinkWanted,
+    Lost,
     OpAnswered,
     OpFailed,
     ReformWanted,
+    Start,
     TrainerAttached,
     TrainerDetached,
 )
@@ -29,6 +33,8 @@ MAX_TEXT = 4096
 """Characters of a reason or a detail that are passed on."""
 MAX_PAIRS = 8192
 MAX_FRAMES = 16
+MAX_CLAIMED = 16
+"""Verdicts that a claim may quote."""
 MAX_WAIT_S = 400 * 86400.0
 _STATES = frozenset({"waiting", "done", "failed", "absent"})
 _HOWS = frozenset({"goodbye", "died", "raised", "gave_up"})
@@ -101,7 +107,92 @@ def _join(rank: int, fields: Fields) -> FromDaemon:
         host=field(fields, "host", str)[:255],
         version=field(fields, "version", str)[:64],
         sizes=tuple(int_list(fields, "sizes")),
+        claim=_claim(fields.get("claim")),
     )
+
+
+def _claim(claim: Any) -> Claim | None:
+    if claim is None:
+        return None
+    if not isinstance(claim, dict):
+        raise FrameError("join: a claim is a map")
+    epoch, n_verdicts = field(claim, "epoch", int), field(claim, "n_verdicts", int)
+    members, lost = tuple(int_list(claim, "members")), field(claim, "lost", list)
+    in_order = 1 <= len(members) <= MAX_WORLD and len(set(members)) == len(members)
+    if epoch < 1 or n_verdicts < 0 or not in_order or len(lost) > MAX_CLAIMED:
+        raise FrameError("join: a claim of no epoch that there could be")
+    found = tuple(lost_of(entry) for entry in lost)
+    return Claim(epoch, members, field(claim, "running", bool), n_verdicts, found)
+
+
+def claim_fields(claim: Claim | None) -> Fields | None:
+    """A claim, as it travels in "join"."""
+    if claim is None:
+        return None
+    return {
+        "epoch": claim.epoch,
+        "members": list(claim.members),
+        "running": claim.running,
+        "n_verdicts": claim.n_verdicts,
+        "lost": [lost.to_fields() for lost in claim.lost[:MAX_CLAIMED]],
+    }
+
+
+def lost_of(fields: object) -> Lost:
+    """The verdict that the fields of a message "lost" tell.
+
+    Raises:
+        FrameError: a field is missing or malformed.
+    """
+    if not isinstance(fields, dict):
+        raise FrameError("lost: a verdict is a map")
+    link = int_list(fields, "link") if fields.get("link") is not None else None
+    if link is not None and len(link) != 2:
+        raise FrameError("lost: a link has two ends")
+    return Lost(
+        field(fields, "rank", int),
+        clip(field(fields, "case", str)),
+        clip(field(fields, "detail", str)),
+        field(fields, "epoch", int),
+        (link[0], link[1]) if link is not None else None,
+        field(fields, "verdict", str)[:64],
+        raised_in(fields),
+    )
+
+
+def start_of(fields: Fields) -> Start:
+    """The epoch that a message "start" tells.
+
+    Raises:
+        FrameError: a field is missing or malformed.
+    """
+    members = tuple(int_list(fields, "members"))
+    return Start(field(fields, "epoch", int), members, _history(fields.get("last")))
+
+
+def _history(value: object) -> History | None:
+    """What "start" says of the epoch before.
+
+    Raises:
+        FrameError: it is malformed.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise FrameError("start: 'last' is no map")
+    return History(
+        field(value, "epoch", int),
+        tuple(int_list(value, "members")),
+        field(value, "completed_by_all", int),
+        field(value, "completed_by_any", int),
+        pairs(value, "agreed"),
+    )
+
+
+def count_of(verdict: object) -> int:
+    """The count in a verdict's id: 7 of "3.7"; 0 of what is no id."""
+    tail = str(verdict).rpartition(".")[2]
+    return int(tail) if tail.isascii() and tail.isdigit() and len(tail) < 10 else 0
 
 
 def _attach(rank: int, fields: Fields) -> FromDaemon:

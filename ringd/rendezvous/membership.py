@@ -11,7 +11,7 @@ them have ended.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -36,19 +36,21 @@ from ringd.rendezvous.events import (
     TrainerAttached,
     TrainerDetached,
 )
-from ringd.rendezvous.inquiries import Inquiries, error_of
 from ringd.rendezvous.link_verdict import GATHER_LINK_REPORTS_S, LinkReports, judge
+from ringd.rendezvous.recovery import Recovery
 from ringd.rendezvous.reforming import Wishes
 from ringd.rendezvous.seats import Seat, obstacle
+from ringd.rendezvous.sentences import Sentences
 
 DEAD_AFTER_S = 3.0
-MAX_FAILED_OPS = 4096
-"""Operations whose first error is remembered, so that later ones are not told."""
 MAX_VERDICTS = 16
+TOO_FEW_BACK = (
+    "the rendezvous was lost, and not enough members of the last epoch have come to the one that "
+    "followed it: the others may go on elsewhere without these. Mend the network and connect "
+    "again, or allow it with quorum=any if there can be no other side"
+)
 LAST_CALL_S = 3.0
 """How long after the last arrival a group that may be smaller waits for others."""
-ASKED_ABOUT = frozenset({"timeout"})
-"""Errors that only say what one rank saw: all daemons are asked before there is a verdict."""
 
 
 class Membership:
@@ -60,7 +62,9 @@ class Membership:
         gather_s: how long reports of a broken link are gathered.
         min_size: the first epoch may begin with so many; 0: with all ranks.
         last_call_s: and does when no other came for so long.
-        majority: an epoch must hold more than half of the members of the one before.
+        majority: an epoch must hold more than half of the members of the one before, and a
+            rendezvous that knows nothing judges only with so many.
+        unreachable: ranks that the successor of a rendezvous has tried in vain.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Membership:
         min_size: int = 0,
         last_call_s: float = LAST_CALL_S,
         majority: bool = False,
+        unreachable: Set[int] = frozenset(),
     ) -> None:
         self.world_size = world_size
         self.epoch = 0
@@ -90,9 +95,9 @@ class Membership:
         self._changed = False  # a member asked for the next epoch: this one is over
         self._announced: set[int] = set()  # ranks lost in the current epoch
         self._link_reports = LinkReports(gather_s)
-        self._failed_ops: dict[tuple[int, int, int], None] = {}
-        self._inquiries = Inquiries()
-        self._n_verdicts = 0
+        self._sentences = Sentences(self.number, self.joined)
+        self._recovery = Recovery(self, dead_after_s, majority=majority, unreachable=unreachable)
+        self.n_verdicts = 0
         self._verdicts: deque[Lost] = deque(maxlen=MAX_VERDICTS)
 
     # Queries
@@ -115,7 +120,8 @@ class Membership:
             due
             for due in (
                 self._link_reports.judge_at,
-                self._inquiries.next_deadline(),
+                self._sentences.next_deadline(),
+                self._recovery.next_deadline(),
                 self._wishes.next_deadline(),
                 self._last_call(),
             )
@@ -135,6 +141,11 @@ class Membership:
         """Ranks whose trainer takes part in the current epoch."""
         return tuple(r for r, seat in enumerate(self._seats) if seat.running)
 
+    def outnumbered(self) -> bool:
+        """Whether half of the last epoch's members, or more, are not here."""
+        here = sum(self._seats[rank].daemon is not None for rank in self.members)
+        return 0 < len(self.members) >= 2 * here
+
     def status(self) -> dict[str, Any]:
         """A snapshot, as plain data."""
         return {
@@ -145,6 +156,7 @@ class Membership:
             "running": list(self.running()),
             "members": list(self.members),
             "daemons": [self._seats[rank].describe() for rank in self.joined()],
+            "recovering": self._recovery.waiting,
             "verdicts": [verdict.to_fields() for verdict in self._verdicts],
         }
 
@@ -156,7 +168,11 @@ class Membership:
             out = self._tick(now)
         else:
             out = self._from_daemon(event, now)
-        return out + self._end_inquiries(now) + self._advance(now)
+        told, held = self._recovery.advance(now)
+        out += told
+        for waited in held:
+            out += self._from_daemon(waited, now)
+        return [*out, *self._sentences.ended(now), *self._advance(now)]
 
     def _from_daemon(self, event: FromDaemon, now: float) -> list[Instruction]:
         seat = self._seats[event.rank]
@@ -176,6 +192,8 @@ class Membership:
                 return self._join(seat, event, now)
         if seat.daemon is None:
             return self._drop(event.rank, "it spoke before it joined")
+        if self._recovery.holds(event):
+            return []
         return self._from_joined(seat, event, now)
 
     def _from_joined(self, seat: Seat, event: FromDaemon, now: float) -> list[Instruction]:
@@ -191,7 +209,7 @@ class Membership:
             case OpFailed():
                 return self._op_failed(event, now)
             case OpAnswered():
-                self._inquiries.answer(event)
+                self._sentences.answer(event)
                 return []
             case LinkWanted():
                 return self._link_wanted(event)
@@ -219,7 +237,7 @@ class Membership:
             return self._drop(event.rank, "it joined twice")
         seat.daemon = event
         self._came_at = now
-        return []
+        return self._recovery.joined(event, now)
 
     def _drop(self, rank: int, reason: str) -> list[Instruction]:
         return [Drop(rank, reason), *self._vacate(rank, "daemon lost", reason)]
@@ -227,12 +245,14 @@ class Membership:
     def _vacate(self, rank: int, case: str, detail: str) -> list[Instruction]:
         was_running = self._seats[rank].running
         self._seats[rank] = Seat()
-        self._inquiries.gone(rank)
+        self._sentences.gone(rank)
         self._wishes.forget(rank)
         self._met = tuple(r for r in self._met if r != rank)
         self._obstructed = ()
         self._link_reports.forget(rank)
-        return self._announce(Lost(rank, case, detail, self.epoch)) if was_running else []
+        if self._recovery.gone(rank, case, detail) or not was_running:
+            return []
+        return self.announce(Lost(rank, case, detail, self.epoch))
 
     def _advance(self, now: float) -> list[Instruction]:
         """Tell addresses, the start, or who is here, as far as that changed."""
@@ -241,7 +261,8 @@ class Membership:
     def _introduce(self, now: float) -> list[Instruction]:
         """Tell all who are here each other's addresses, once they are enough."""
         joined, running = self.joined(), self.running()
-        if joined in (self._met, self._obstructed) or set(joined) < set(self._met):
+        told = joined in (self._met, self._obstructed) or set(joined) < set(self._met)
+        if told or self._recovery.waiting:
             return []
         in_time = now < self._came_at + self._last_call_s
         few = len(joined) < self._min_size or in_time
@@ -306,6 +327,8 @@ class Membership:
         return tuple(rank for rank in self.attached() if rank in self._met)
 
     def _next_epoch(self, now: float) -> list[Instruction]:
+        if self._recovery.waiting:
+            return self._refuse(self._wishes.overdue(now), TOO_FEW_BACK)
         new = self._newcomers()
         if not self.running():
             in_time = now < self._attached_at + self._last_call_s
@@ -344,16 +367,17 @@ class Membership:
             self._wishes.forget(rank)
         return [*refusals]
 
-    def _start(self, members: Sequence[int], history: dict[str, Any] | None) -> list[Instruction]:
-        """The next epoch begins: ``members`` are its seats, in order."""
-        self.epoch += 1
-        self.members = tuple(members)
+    def _begin(self, epoch: int, members: tuple[int, ...]) -> None:
+        self.epoch, self.members = epoch, members
         self._announced.clear()
-        self._failed_ops.clear()
-        self._inquiries.clear()
+        self._sentences.clear()
         self._left.clear()
         self._link_reports.clear()
         self._changed = False
+
+    def _start(self, members: Sequence[int], history: dict[str, Any] | None) -> list[Instruction]:
+        """The next epoch begins: ``members`` are its seats, in order."""
+        self._begin(max(self.epoch, self._recovery.highest) + 1, tuple(members))
         out: list[Instruction] = []
         for rank in members:
             seat, wish = self._seats[rank], self._wishes.asked.get(rank)
@@ -394,17 +418,37 @@ class Membership:
             }
             return self._broadcast("left", fields, but=event.rank)
         how = f"trainer {event.how}"
-        return self._announce(Lost(event.rank, how, event.detail, self.epoch, raised=event.raised))
+        return self.announce(Lost(event.rank, how, event.detail, self.epoch, raised=event.raised))
 
-    def _announce(self, lost: Lost) -> list[Instruction]:
+    def announce(self, lost: Lost) -> list[Instruction]:
         """Tell all but the lost rank, once; what else is reported of links adds nothing then."""
         if lost.rank in self._announced:
             return []
         self._announced.add(lost.rank)
-        lost = replace(lost, number=self._number())
+        if not lost.number:
+            lost = replace(lost, number=self.number())
         self._verdicts.append(lost)
         self._link_reports.clear()
         return self._broadcast("lost", lost.to_fields(), but=lost.rank)
+
+    # What recovery needs
+
+    def take_over(self, epoch: int, members: tuple[int, ...]) -> None:
+        """This epoch runs, and nothing of it is known yet; nobody counts as running."""
+        self._begin(epoch, members)
+        for seat in self._seats:
+            seat.running = False
+        for rank, wish in self._wishes.asked.items():  # of an older epoch: it comes as a new one
+            self._seats[rank].attempt = wish.attempt
+        self._wishes.clear()
+
+    def take_part(self, rank: int) -> None:
+        """The trainer of ``rank`` takes part in the epoch."""
+        self._seats[rank].running = True
+
+    def verdicts_on(self, epoch: int) -> list[Lost]:
+        """Why that epoch is over, as far as it is remembered."""
+        return [verdict for verdict in self._verdicts if verdict.epoch == epoch]
 
     # Links
 
@@ -420,7 +464,7 @@ class Membership:
     def _judge_links(self, reports: Sequence[LinkLost]) -> list[Instruction]:
         lost = judge(reports, self.epoch)
         # The accused lives, and its epoch is over too: it is told like the others.
-        told = self._announce(lost)
+        told = self.announce(lost)
         return [*told, *(Send((lost.rank,), s.type, s.fields) for s in told if isinstance(s, Send))]
 
     def _link_wanted(self, event: LinkWanted) -> list[Instruction]:
@@ -438,45 +482,12 @@ class Membership:
         known = event.rank in members and max(members) < self.world_size
         if not known or len(members) < len(event.members):
             return self._drop(event.rank, "it reports on a group that can't be its own")
-        op = event.key
-        if event.epoch != self.epoch or op in self._failed_ops:
-            return []
-        if len(self._failed_ops) >= MAX_FAILED_OPS:
-            del self._failed_ops[next(iter(self._failed_ops))]
-        self._failed_ops[op] = None
-        if event.error.get("code") in ASKED_ABOUT:
-            asked = self._inquiries.begin(event, self.joined(), now)
-            if asked is not None:
-                return [asked]
-        error = dict(event.error)
-        fields = error.get("fields")
-        fields = fields if isinstance(fields, dict) else {}
-        # One that quotes an earlier operation's is that verdict.
-        error["fields"] = {**fields, "verdict": fields.get("verdict") or self._number()}
-        return self._sentence(event, error)
+        return [*self._sentences.report(event, now)] if event.epoch == self.epoch else []
 
-    def _end_inquiries(self, now: float) -> list[Instruction]:
-        out: list[Instruction] = []
-        for inquiry in self._inquiries.ended(now):
-            error = error_of(inquiry.first, inquiry.judge(), self._number())
-            out += self._sentence(inquiry.first, error)
-        return out
-
-    def _sentence(self, event: OpFailed, error: dict[str, Any]) -> list[Instruction]:
-        """Tell everybody how an operation ended, who reported it too."""
-        fields = {
-            "epoch": event.epoch,
-            "group": event.group,
-            "lowest": event.lowest,
-            "seq": event.seq,
-            "error": error,
-        }
-        return [Send(self.joined(), "abort", fields)]
-
-    def _number(self) -> str:
+    def number(self) -> str:
         """The id of the next verdict."""
-        self._n_verdicts += 1
-        return f"{self.epoch}.{self._n_verdicts}"
+        self.n_verdicts += 1
+        return f"{self.epoch}.{self.n_verdicts}"
 
     def _broadcast(self, kind: str, fields: dict[str, Any], *, but: int) -> list[Instruction]:
         to = tuple(rank for rank in self.joined() if rank != but)

@@ -56,6 +56,10 @@ class Wishes:
         """When those that have not asked are waited for no longer."""
         return min(self.due.values(), default=None)
 
+    def overdue(self, now: float) -> list[int]:
+        """Seats that have waited as long as they may."""
+        return [rank for rank, due in self.due.items() if now >= due]
+
     def choose(
         self, old: Sequence[int], left: Collection[int], new: Sequence[int], *, majority: bool
     ) -> Choice:

@@ -8,12 +8,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from ringd.daemon.continuity import Office
 from ringd.daemon.mesh import Place
 from ringd.daemon.node import Node
 from ringd.daemon.trainer_state import State, TrainerState
 from ringd.engine.engine import EngineOptions, Local
 from ringd.errors import RingdError
-from ringd.rendezvous.agent import DaemonInfo
+from ringd.rendezvous.agent_events import DaemonInfo
 from ringd.rendezvous.service import RendezvousService, ServiceSettings
 from ringd.transport.base import Address
 from ringd.transport.memory import Death, MemoryNetwork, MemoryTransport
@@ -143,7 +144,11 @@ class SimTrainer:
 
 
 class Cluster:
-    """N ranks on a simulated network."""
+    """N ranks on a simulated network.
+
+    Args:
+        embed: the rank whose daemon holds the rendezvous; None: it has a host of its own.
+    """
 
     def __init__(
         self,
@@ -152,8 +157,14 @@ class Cluster:
         rng: random.Random,
         options: EngineOptions | None = None,
         settings: ServiceSettings | None = None,
+        *,
+        embed: int | None = None,
     ) -> None:
         self.network = network
+        self.embed = embed
+        self.rendezvous_at = RENDEZVOUS_AT
+        if embed is not None:
+            self.rendezvous_at = Address(host(embed), RENDEZVOUS_AT.port)
         self.n = n
         self._rng = rng
         self._options = options or EngineOptions()
@@ -191,7 +202,8 @@ class Cluster:
 
     async def start_daemons(self) -> None:
         """Rendezvous and nodes; the group is complete when this returns."""
-        await self.start_rendezvous()
+        if self.embed is None:
+            await self.start_rendezvous()
         self.nodes = [self.make_node(rank) for rank in range(self.n)]
         deadline = asyncio.get_running_loop().time() + JOIN_LIMIT_S
         await asyncio.gather(*(node.start(deadline) for node in self.nodes))
@@ -214,14 +226,20 @@ class Cluster:
             loop=asyncio.get_running_loop(),
             transport=MemoryTransport(self.network, host(rank)),
             credentials=Credentials(JOB, rank, self.n, DAEMON, SECRET),
-            rendezvous=RENDEZVOUS_AT,
+            rendezvous=self.rendezvous_at,
             place=Place(bind=host(rank)),
             options=self._options,
             rng=random.Random(self._rng.getrandbits(32)),
             nonce=self._nonce,
             log=self._log,
             info=DaemonInfo(2000 + rank, host(rank), "simulated"),
+            office=Office(embed=rank == self.embed),
         )
+
+    async def kill(self, rank: int, how: Death = "reset") -> None:
+        """A rank's host dies, with daemon and trainer."""
+        self.network.crash(host(rank), how)
+        await self.nodes[rank].stop()
 
     def crash(self, rank: int, how: Death = "reset") -> None:
         """A rank's host dies with its daemon and trainer, unless it is dead."""

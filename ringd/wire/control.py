@@ -4,7 +4,9 @@ Each has "type"; the rest of its keys:
 
 Daemon to rendezvous::
 
-    join        address [host, port], version, pid, host, sizes [segment, eager] in bytes
+    join        address [host, port], version, pid, host, sizes [segment, eager] in bytes,
+                claim {epoch, members [ranks], running, n_verdicts, lost [fields of "lost", ...]}
+                or nil: what a daemon that comes back knows of its epoch
     attach      attempt               a trainer asks to take part; attempts count from 1
     detach      how: "goodbye" | "died" | "raised" | "gave_up", detail, next_seq,
                 groups [[group, next_seq], ...] (the world's is next_seq), epoch (0: not started),
@@ -14,18 +16,20 @@ Daemon to rendezvous::
     link_lost   peer, reason, epoch   a data connection ended without a goodbye
     op_failed   epoch, group, members [ranks], seq, error     how it ended here; of a timeout all
                                       are asked before there is a verdict
-    op_answer   inquiry, state, entered_s, idle_s, waiting_on [ranks], bytes_done, bytes_total, trainer,
-                pid, stack [frames], next_seq,
+    op_answer   inquiry, state, entered_s, idle_s, waiting_on [ranks], bytes_done, bytes_total,
+                trainer, pid, stack [frames], next_seq,
                 flows [[peer, owed, received, withheld, quiet_s], ...] in bytes and seconds
     want_link   peer                  ask the lower rank to dial us
-    heartbeat
+    heartbeat                         answered with the same
     status      request               a client asks for the whole group's state
     state       request, state        the answer to "report"
     leave                             the daemon ends on purpose
 
 Rendezvous to daemon::
 
-    members     members [[rank, host, port], ...]   all daemons are here (again)
+    members     members [[rank, host, port], ...], embedded (the rank whose daemon holds the
+                rendezvous; nil: none does)         all daemons are here (again)
+    heartbeat
     start       epoch, attempt, members [ranks], last {epoch, members, completed_by_all,
                 completed_by_any, agreed [[seq, value], ...]} | nil
                                       an epoch begins; attempt: the one that takes part
@@ -42,7 +46,8 @@ Rendezvous to daemon::
     report      request
     status      request, status
 
-An observer sends "status" and receives "status".
+An observer sends "status" and receives "status", or "standing" and receives "standing" with
+enough, epoch, seat: how good this rendezvous is, if there should be two.
 """
 
 from __future__ import annotations

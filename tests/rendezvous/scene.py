@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ringd.rendezvous.agent import Agent, AgentSettings, DaemonInfo
-from ringd.rendezvous.events import Lost, Start
+from ringd.rendezvous.events import Claim, Lost, Start
 from ringd.rendezvous.reach import RetrySettings
 from ringd.rendezvous.service import RendezvousService, ServiceSettings
 from ringd.sim.clock import VirtualLoop, run
@@ -32,6 +32,7 @@ class Diary:
     def __init__(self) -> None:
         self.entries: list[tuple[Any, ...]] = []
         self.state: dict[str, Any] = {"fine": True}
+        self.claim: Claim | None = None
         self._written = asyncio.Event()
 
     def _write(self, *entry: Any) -> None:
@@ -97,6 +98,15 @@ class Diary:
 
     def on_coordinator_lost(self, reason: str) -> None:
         self._write("coordinator lost", reason)
+
+    def on_coordinator_back(self) -> None:
+        self._write("coordinator back")
+
+    def on_claim(self) -> Claim | None:
+        return self.claim
+
+    def on_succession(self, silent: frozenset[int]) -> Address:
+        raise AssertionError("nobody succeeds here")
 
 
 class Recording:
@@ -225,6 +235,7 @@ class Scene:
             transport,
             credentials,
             self.address,
+            diary,
             diary,
             rng=self._rng,
             log=LOG,

@@ -26,7 +26,8 @@ from ringd.rendezvous.events import (
     TrainerDetached,
 )
 from ringd.rendezvous.inquiries import INQUIRY_S, MAX_INQUIRIES
-from ringd.rendezvous.membership import MAX_FAILED_OPS, Membership
+from ringd.rendezvous.membership import Membership
+from ringd.rendezvous.sentences import MAX_FAILED_OPS
 from ringd.rendezvous.verdicts import Answer
 from ringd.transport.base import Address
 
@@ -96,6 +97,7 @@ def failed(
 
 def lost(rank: int, case: str, detail: str, **more: Any) -> dict[str, Any]:
     base = {"rank": rank, "case": case, "detail": detail, "epoch": 1, "link": None}
+    base["exception"] = None
     return {**base, "verdict": "1.1", **more}
 
 
