@@ -68,6 +68,11 @@ class Leaving:
             self._wanted.discard(link.peer)
             self._engine.link_up(link)
 
+    def link_to(self, peer: int) -> Link | None:
+        """Where a peer is answered: also on a link that waits for its word, as one that still
+        offers something there needs the link, and will say BUSY."""
+        return self._engine.links.get(peer) or self._links.get(peer)
+
     def holds_back(self, peer: int) -> bool:
         """Whether a new link to ``peer`` has to wait until the old one is settled."""
         if peer not in self._links:

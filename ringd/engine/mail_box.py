@@ -89,7 +89,7 @@ class Mailbox:
         send.taken = True
         if not send.n_sends:
             self.finish(send)
-        elif (link := self._engine.links.get(peer)) is not None:
+        elif (link := self._engine.leaving.link_to(peer)) is not None:
             send.begin(link)
 
     def on_taken(self, peer: int, messages: int, size_bytes: int) -> None:
@@ -155,7 +155,7 @@ class Mailbox:
             recv.fill(payload)
             self.finish(recv)
             return
-        link = recv.link = self._engine.links.get(peer)
+        link = recv.link = self._engine.leaving.link_to(peer)
         if link is not None:
             link.send_note(TAKE, self.group.stream, [self.epoch, number])
         if recv.size_bytes:
@@ -202,7 +202,7 @@ class Mailbox:
 
     def _note_use(self, peer: int, size_bytes: int) -> None:
         tell = self._lane(peer).used(size_bytes)
-        link = self._engine.links.get(peer)
+        link = self._engine.leaving.link_to(peer)
         if tell is not None and link is not None:
             link.send_note(TAKEN, self.group.stream, [self.epoch, *tell])
 
@@ -234,7 +234,7 @@ class Mailbox:
             self._note_revoke(peer, number, error, by_sender=sends)
 
     def _note_revoke(self, peer: int, number: int, error: RingdError, *, by_sender: bool) -> None:
-        link = self._engine.links.get(peer)
+        link = self._engine.leaving.link_to(peer)
         if link is not None:
             header = [self.epoch, number, by_sender, error.to_wire()]
             link.send_note(REVOKE, self.group.stream, header)

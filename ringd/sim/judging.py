@@ -94,7 +94,10 @@ class Judge:
         for step in sorted(self.errors):
             if step in steps and step not in self.uneven:
                 errors = self._reachable(self.errors[step])
-                wrong = disagreement(list(errors.values()))
+                # Who comes when the epoch is over is told that, and not how the call ended before.
+                lost = [e for e in errors.values() if isinstance(e, PeerLostError)]
+                others = [e for e in errors.values() if not isinstance(e, PeerLostError)]
+                wrong = disagreement(lost) or disagreement(others)
                 for rank, error in errors.items():
                     wrong = wrong or self._misnamed(rank, step, error, first=first)
                 if wrong is not None:

@@ -204,6 +204,22 @@ def test_a_link_that_the_worlds_messages_use_outlives_a_group() -> None:
     scene.run(main)
 
 
+def test_an_offer_that_crosses_the_question_whether_its_link_is_needed_is_taken() -> None:
+    scene = MailScene(5, **SIZES)
+
+    async def main() -> None:
+        group = await scene.make_group((0, 2))
+        await scene.quiet()
+        scene.engine(2).groups.free(group)
+        assert 0 not in scene.engine(2).links, "it waits for the answer"
+        got = scene.recv(2, 0, LARGE)
+        sent = scene.send(0, 2, message(LARGE, sender=0))
+        assert ((await got).array == message(LARGE, sender=0)).all()
+        assert (await sent).error is None
+
+    scene.run(main)
+
+
 def test_an_any_source_receive_ends_when_the_last_that_could_send_has_left() -> None:
     scene = MailScene(3)
 

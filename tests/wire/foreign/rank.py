@@ -260,7 +260,13 @@ class ForeignRank:
         else:
             state = "failed" if op in self.failures else "done"
         waiting_on = [self.running[op]] if state == "waiting" else []
-        numbers = {"entered_s": 0.0, "idle_s": 0.0, "bytes_done": 0, "bytes_total": 0, "next_seq": next_seq}
+        numbers = {
+            "entered_s": 0.0,
+            "idle_s": 0.0,
+            "bytes_done": 0,
+            "bytes_total": 0,
+            "next_seq": next_seq,
+        }
         trainer = {"trainer": "running", "pid": os.getpid(), "stack": []}
         facts = {"state": state, "waiting_on": waiting_on, "flows": [], **numbers, **trainer}
         self._tell("op_answer", inquiry=asked["inquiry"], **facts)
