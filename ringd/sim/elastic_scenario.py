@@ -14,6 +14,8 @@ from ringd.sim.world import World, WrongOutcome
 
 PREFIX = "elastic: "
 ELASTIC = tuple(PREFIX + happening.name for happening in HAPPENINGS)
+HAPPENS_S = 120.0
+"""Longer than any happening takes."""
 WHOLE_S = 60.0
 """All ranks are members again at last so long after a happening."""
 MAX_HAPPENINGS = 3
@@ -109,7 +111,12 @@ class Elastic:
         self.world.network.note("happens", happening.name)
         epoch = max(job.epochs)
         job.disturbed = not happening.harmless
-        await happening.run(job, self.rng)
+        run = asyncio.ensure_future(happening.run(job, self.rng))
+        try:
+            await job.until(run.done, f"the end of {happening.name}", HAPPENS_S)
+            await run
+        finally:
+            run.cancel()
         mark = job.steps + 2
         await job.until(lambda: job.whole and job.steps >= mark, "all are members again", WHOLE_S)
         if happening.harmless and max(job.epochs) != epoch:
