@@ -343,6 +343,8 @@ class Membership:
         choice = wishes.choose(self.members, self._left, new, majority=self._majority)
         if not choice.members and not choice.final and now < due:
             return []
+        if choice.cut_off and now < due and self._any_silent(choice.members):
+            return []
         others = ", ".join(map(str, choice.members)) or "the others"
         out = self._refuse(
             choice.cut_off,
@@ -357,6 +359,12 @@ class Membership:
         out += self._refuse(list(wishes.asked), choice.obstacle, quorum=choice.final)
         wishes.clear()
         return out
+
+    def _any_silent(self, ranks: Sequence[int]) -> bool:
+        """Whether one of ``ranks`` may be dead, and therefore out of its peers' reach: nobody is
+        left out in its favour."""
+        told_at = self._wishes.cut_told_at
+        return any(self._seats[rank].heard_at <= told_at for rank in ranks)
 
     def _refuse(self, ranks: Sequence[int], text: str, *, quorum: bool = True) -> list[Instruction]:
         """Tell those of ``ranks`` that asked for the next epoch that they can't be in one."""

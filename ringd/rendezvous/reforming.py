@@ -35,11 +35,15 @@ class Wishes:
 
     asked: dict[int, ReformWanted] = field(default_factory=dict)
     due: dict[int, float] = field(default_factory=dict)
+    cut_told_at: float = 0.0
+    """When a member last said that it can't reach another."""
 
     def add(self, event: ReformWanted, now: float) -> bool:
         """A member asks; whether it is the first."""
         self.asked[event.rank] = event
         self.due[event.rank] = now + ALLOWED_PART * event.timeout_s
+        if event.cut_off:
+            self.cut_told_at = now
         return len(self.asked) == 1
 
     def forget(self, rank: int) -> None:

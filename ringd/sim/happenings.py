@@ -13,7 +13,6 @@ from ringd.transport.memory import Death
 
 RENDEZVOUS = RENDEZVOUS_AT.host
 DEATHS: tuple[Death, ...] = ("reset", "eof", "silence")
-SEEN: tuple[Death, ...] = ("reset", "eof")
 AWAY_S = 8.0
 """A rank is gone for up to so long."""
 
@@ -45,16 +44,12 @@ async def _crash(job: Job, rng: random.Random) -> None:
 
 
 async def _two_crash(job: Job, rng: random.Random) -> None:
-    """Not silently: who asked for the next epoch and then vanished counts as there for 3 s, and
-    may be preferred to a survivor that does not reach it."""
-    await _all_crash(job, rng, rng.sample(range(job.cluster.n), 2), SEEN)
+    await _all_crash(job, rng, rng.sample(range(job.cluster.n), 2))
 
 
-async def _all_crash(
-    job: Job, rng: random.Random, seats: list[int], deaths: tuple[Death, ...] = DEATHS
-) -> None:
+async def _all_crash(job: Job, rng: random.Random, seats: list[int]) -> None:
     for seat in seats:
-        job.cluster.crash(seat, rng.choice(deaths))
+        job.cluster.crash(seat, rng.choice(DEATHS))
         job.end(seat)
         await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, 4.0))))
     await asyncio.sleep(rng.uniform(0.0, AWAY_S))

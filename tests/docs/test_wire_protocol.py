@@ -98,9 +98,7 @@ def test_the_macs_of_the_example_are_ringds() -> None:
 def test_every_kind_of_frame_is_listed_with_its_number() -> None:
     listed = [row[:2] for row in rows()]
     for kind in frame.Kind:
-        if kind not in (frame.Kind.PING, frame.Kind.PONG):
-            assert [str(int(kind)), kind.name] in listed
-    assert ["22, 23", "PING, PONG"] in listed
+        assert [str(int(kind)), kind.name] in listed
 
 
 def test_every_message_of_the_control_connection_is_listed() -> None:
