@@ -20,15 +20,16 @@ def main() -> int:
     parser.add_argument("-j", "--jobs", type=int, help="processes (default: one per core)")
     parser.add_argument("--seed", type=int, help="run only this one")
     parser.add_argument("--trace", action="store_true", help="with --seed: show every event")
-    parser.add_argument("--ranks", type=int, help="with --seed: a fixed number of ranks")
-    parser.add_argument("--fault", choices=sorted(FAULTS), help="with --seed: a fixed fault")
+    parser.add_argument("--ranks", type=int, help="a fixed number of ranks")
+    parser.add_argument("--fault", choices=sorted(FAULTS), help="a fixed fault")
     args = parser.parse_args()
     if args.seed is not None:
         return replay(args.seed, args.ranks, args.fault, shown=args.trace)
-    if args.trace or args.ranks or args.fault:
-        parser.error("--trace, --ranks and --fault need a --seed")
+    if args.trace:
+        parser.error("--trace needs a --seed")
     jobs = args.jobs or len(os.sched_getaffinity(0))
-    return run_many(range(args.first, args.first + args.seeds), jobs)
+    seeds = range(args.first, args.first + args.seeds)
+    return run_many(seeds, jobs, args.ranks, args.fault)
 
 
 def replay(seed: int, n: int | None, fault: str | None, *, shown: bool) -> int:
@@ -50,10 +51,10 @@ def replay(seed: int, n: int | None, fault: str | None, *, shown: bool) -> int:
     return 0
 
 
-def run_many(seeds: range, jobs: int) -> int:
+def run_many(seeds: range, jobs: int, n: int | None = None, fault: str | None = None) -> int:
     """Run seeds, with progress; print failures as they come, and a table."""
     progress = Progress(len(seeds))
-    rows = run_seeds(seeds, jobs, progress.tell)
+    rows = run_seeds(seeds, jobs, progress.tell, n=n, fault=fault)
     progress.end()
     print(*table(rows), sep="\n")
     cpu_s = sum(row.cpu_s for row in rows)

@@ -186,6 +186,17 @@ class Cluster:
         """How often a link has had a new connection take over, of the links that there are."""
         return sum(link.resumed for node in self.nodes for link in node.engine.links.values()) // 2
 
+    def in_reach(self) -> bool:
+        """Every living daemon has the rendezvous."""
+        return all(node.in_reach() for node in self._living())
+
+    def holders(self) -> list[int]:
+        """Living ranks whose daemon holds a rendezvous."""
+        return [node.rank for node in self._living() if node.holds_rendezvous]
+
+    def _living(self) -> list[Node]:
+        return [node for node in self.nodes if node not in self._ghosts]
+
     def describe(self) -> str:
         """Which rank waits for whom, for a report of a stand-still."""
         live = [(node.rank, op) for node in self.nodes for op in node.engine.live]

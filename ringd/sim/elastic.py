@@ -32,6 +32,8 @@ CALL_S = 2.0
 """The deadline of each call."""
 REFORM_S = 5.0
 """How long a rank waits for the next epoch."""
+SUCCEEDED_S = 15.0
+"""The same where a daemon holds the rendezvous: silence, succession, and links tried again."""
 COUNTS = (1, 100, 4000)
 _EXCUSED = (PeerLostError, MembershipChangedError, CollectiveTimeoutError)
 _PATIENCE_S = 600.0
@@ -140,11 +142,11 @@ class Worker:
         begun = self.job.loop.time()
         error: RendezvousError | None = None
         try:
-            facts = await self.trainer.reform(REFORM_S)
+            facts = await self.trainer.reform(self.job.reform_s)
         except RendezvousError as exc:
             error = exc
         took_s = self.job.loop.time() - begun
-        if took_s > REFORM_S + SLACK_S:
+        if took_s > self.job.reform_s + SLACK_S:
             raise WrongOutcome(f"rank {self.seat}: reform() took {took_s:.3f} s")
         if error is not None:
             raise error
@@ -193,6 +195,7 @@ class Job:
         stale: seats that were left out of an epoch, and are no newcomers.
         epochs: by number, the members that somebody was told.
         work_s: how long a step takes besides its calls.
+        reform_s: how long a rank waits for the next epoch.
         calls: set when some rank makes a call.
         disturbed: something has happened, so that calls may fail.
     """
@@ -203,6 +206,7 @@ class Job:
         self.note = cluster.network.note
         self.tally = Tally()
         self.work_s = work_s
+        self.reform_s = REFORM_S if cluster.embed is None else SUCCEEDED_S
         self.last_step: int | None = None
         self.struck: set[int] = set()
         self.stale: set[int] = set()

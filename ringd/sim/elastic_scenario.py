@@ -25,6 +25,13 @@ AMID_CALL_S = 0.002
 """so long after the call began, in the mean."""
 
 
+def _others(rng: random.Random, first: Happening, n: int) -> list[Happening]:
+    """What happens after the first, in a job with the same place for the rendezvous."""
+    possible = [h for h in HAPPENINGS if h.least <= n]
+    possible = [h for h in possible if not (h.central if first.embedded else h.embedded)]
+    return rng.choices(possible, k=rng.randrange(MAX_HAPPENINGS))
+
+
 class Elastic:
     """A job whose ranks come and go, drawn from a seed.
 
@@ -44,13 +51,13 @@ class Elastic:
         rng = self.rng = random.Random(f"elastic {seed}")
         self._options = (f" --ranks {n}" if n else "") + (f" --fault '{fault}'" if fault else "")
         self.n = n or rng.randint(2, 5)
-        possible = [h for h in HAPPENINGS if h.least <= self.n]
-        drawn = rng.choices(possible, k=rng.randint(1, MAX_HAPPENINGS))
+        first = rng.choice([h for h in HAPPENINGS if h.least <= self.n])
         if fault is not None:
-            drawn[0] = next(h for h in HAPPENINGS if PREFIX + h.name == fault)
-            self.n = max(self.n, drawn[0].least)
-        self.happenings: list[Happening] = drawn
-        self.world = World(rng, self.n, calm=True, trace=trace)
+            first = next(h for h in HAPPENINGS if PREFIX + h.name == fault)
+            self.n = max(self.n, first.least)
+        self.happenings: list[Happening] = [first, *_others(rng, first, self.n)]
+        embed = rng.randrange(self.n) if first.embedded else None
+        self.world = World(rng, self.n, calm=True, trace=trace, embed=embed)
         self.job = Job(seed, self.world.cluster, work_s=rng.uniform(0.1, 0.6))
         self.outcome = Outcome(seed, self.n, self.kind, -1, self.job.tally)
 

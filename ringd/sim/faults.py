@@ -17,6 +17,8 @@ SHORT_S = (1.0, 1.2)
 """Short, as a rendezvous that can't be reached for 2 s takes a daemon for dead."""
 SETTLE_S = 5.0
 """Until a daemon that crashed is known to be gone."""
+OFFICE_S = 20.0
+"""Until a rendezvous has a successor, and until it has its place again."""
 _STRIKE_S = 0.002
 """The mean of the time from a call's beginning to the strike."""
 _PATIENCE_S = 3600.0
@@ -52,6 +54,7 @@ class Fault:
     changes: set[float] = field(default_factory=set)
     _timers: list[asyncio.TimerHandle] = field(default_factory=list)
     _return: asyncio.Task[None] | None = None
+    _restart: asyncio.Task[None] | None = None
 
     @property
     def network(self) -> MemoryNetwork:
@@ -94,6 +97,14 @@ class Fault:
         """The victim's daemon and trainer are started anew, again and again until they join."""
         self._return = asyncio.get_running_loop().create_task(self._come_back(delay_s))
 
+    def rendezvous_after(self, delay_s: float) -> None:
+        """The rendezvous is started anew, and knows nobody."""
+        self._restart = asyncio.get_running_loop().create_task(self._start_rendezvous(delay_s))
+
+    async def _start_rendezvous(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+        await self.cluster.start_rendezvous()
+
     async def _come_back(self, delay_s: float) -> None:
         await asyncio.sleep(delay_s)
         loop = asyncio.get_running_loop()
@@ -121,13 +132,16 @@ class Fault:
         if self.kind.name == "coordinator dies" and self.struck:
             await cluster.renew()
             return
-        await asyncio.sleep(SETTLE_S)
+        if self._restart is not None:
+            await self._restart
+        settle_s = OFFICE_S if self.kind.embedded else SETTLE_S
+        await asyncio.sleep(settle_s)
         comes = [rank for rank in range(cluster.n) if rank != self.victim or self._return is None]
         for rank in comes:
             if rank != self.victim or not renewed:
                 cluster.trainers[rank].goodbye()
         if renewed and self._return is None:
-            await cluster.replace(self.victim, SETTLE_S)
+            await cluster.replace(self.victim, settle_s)
         for rank in comes:
             cluster.trainers[rank] = SimTrainer(cluster.nodes[rank])
         await asyncio.gather(*(cluster.trainers[rank].attach(SETTLE_S * 2) for rank in comes))

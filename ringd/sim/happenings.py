@@ -15,6 +15,14 @@ RENDEZVOUS = RENDEZVOUS_AT.host
 DEATHS: tuple[Death, ...] = ("reset", "eof", "silence")
 AWAY_S = 8.0
 """A rank is gone for up to so long."""
+DOWN_S = 4.0
+"""So is a rendezvous that is restarted."""
+BACK_S = 10.0
+"""Until every daemon is at a rendezvous that was restarted."""
+SUCCESSION_S = 20.0
+"""Longer than it takes the others to go on without the rendezvous' daemon."""
+REFORMED = 0.7
+"""So often the others go on before it is back; else it may come while they form an epoch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +33,16 @@ class Happening:
         run: from the strike until every rank that is to come back has been let in.
         harmless: no call fails, and the epoch goes on.
         least: of how many ranks a job must be.
+        embedded: a daemon holds the rendezvous.
+        central: it is at a host of its own, or one daemon's loss would leave no majority.
     """
 
     name: str
     run: Callable[[Job, random.Random], Awaitable[None]]
     harmless: bool = False
     least: int = 2
+    embedded: bool = False
+    central: bool = False
 
 
 def _victim(job: Job, rng: random.Random) -> int:
@@ -125,9 +137,11 @@ async def _come_to_terms(job: Job) -> None:
 
 
 async def _resets(job: Job, rng: random.Random) -> None:
-    """Links break amid frames, and are made anew."""
+    """Links break amid frames, and are made anew; a control connection that breaks is a loss."""
+    holders = job.cluster.holders()
+    seats = [seat for seat in range(job.cluster.n) if seat not in holders]
     for _ in range(rng.randint(1, 5)):
-        ends = [host(seat) for seat in rng.sample(range(job.cluster.n), 2)]
+        ends = [host(seat) for seat in rng.sample(seats, 2)]
         job.cluster.network.fuse(ends[0], ends[1], rng.choice((1, 100, 5000)))
         await asyncio.sleep(rng.uniform(0.0, 0.5))
 
@@ -139,15 +153,53 @@ async def _pause(job: Job, rng: random.Random) -> None:
     job.cluster.network.resume(host(seat))
 
 
+async def _rendezvous_restarts(job: Job, rng: random.Random) -> None:
+    await job.cluster.kill_rendezvous(rng.choice(DEATHS))
+    await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, DOWN_S))))
+    await job.cluster.start_rendezvous()
+    await job.until(job.cluster.in_reach, "all are back", BACK_S)
+
+
+def _has_successor(job: Job) -> bool:
+    return bool(job.cluster.holders()) and job.cluster.in_reach()
+
+
+async def _embedder_dies(job: Job, rng: random.Random) -> None:
+    """Its successor leads the others into the next epoch; started anew it has its place again."""
+    (seat,) = job.cluster.holders()
+    job.note("strike", seat)
+    others = [other for other in range(job.cluster.n) if other != seat]
+    steps, epoch = job.steps, max(job.epochs)
+    job.cluster.crash(seat, rng.choice(DEATHS))
+    job.end(seat)
+    if rng.random() < REFORMED:
+
+        def go_on() -> bool:
+            trainers = [job.workers[other].trainer for other in others]
+            reformed = all(t.epoch > epoch and sorted(t.ranks) == others for t in trainers)
+            return reformed and min(job.commits().values()) > steps + 1
+
+        await job.until(go_on, f"the epoch of {others}", SUCCESSION_S)
+        if job.cluster.holders() != others[:1]:
+            job.wrong(f"ranks {job.cluster.holders()} hold the rendezvous after rank {seat}")
+    else:
+        await job.until(lambda: _has_successor(job), "a successor", SUCCESSION_S)
+    await asyncio.sleep(rng.uniform(0.0, AWAY_S))
+    await job.bring_back(seat, daemon=True)
+    await job.until(lambda: len(job.cluster.holders()) == 1, "one rendezvous", SUCCESSION_S)
+
+
 HAPPENINGS = (
     Happening("crash", _crash),
-    Happening("two crash", _two_crash, least=3),
+    Happening("two crash", _two_crash, least=3, central=True),
     Happening("trainer dies", _trainer_dies),
     Happening("trainer leaves", _trainer_leaves),
     Happening("late", _late),
-    Happening("stall", _stall),
-    Happening("control reset", _control_reset),
-    Happening("split", _split),
+    Happening("stall", _stall, central=True),
+    Happening("control reset", _control_reset, central=True),
+    Happening("split", _split, central=True),
+    Happening("rendezvous restarts", _rendezvous_restarts, harmless=True, central=True),
+    Happening("embedder dies", _embedder_dies, least=3, embedded=True),
     Happening("resets", _resets, harmless=True),
     Happening("pause", _pause, harmless=True),
 )

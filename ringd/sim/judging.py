@@ -84,7 +84,10 @@ class Judge:
             return None  # from any source: who is left might have sent it
         if not isinstance(error, PeerLostError):
             return "the loss of a rank is no reason for it"
-        return None if error.rank == self._fault.victim else f"it blames rank {error.rank}"
+        if error.rank != self._fault.victim:
+            return f"it blames rank {error.rank}"
+        alone = self._fault.kind.embedded and error.fields["partial"]
+        return "its successor's verdict is missing" if alone else None
 
     # All errors
 
@@ -103,7 +106,18 @@ class Judge:
                 if wrong is not None:
                     return f"step {step}: {wrong}"
             first = False
-        return None
+        return self._of_successor() if self._fault.kind.embedded else None
+
+    def _of_successor(self) -> str | None:
+        """What is wrong with the verdict on a daemon that held the rendezvous; None: nothing."""
+        lost = [
+            error
+            for errors in self.errors.values()
+            for rank, error in errors.items()
+            if rank != self._fault.victim and isinstance(error, PeerLostError)
+        ]
+        ids = {str(error.fields["verdict"]) for error in lost}
+        return f"several verdicts on one loss: {sorted(ids)}" if len(ids) > 1 else None
 
     def _reachable(self, errors: dict[int, RingdError]) -> dict[int, RingdError]:
         """Without those of a victim that the others can't hear."""
@@ -153,4 +167,4 @@ class Judge:
         fault = self._fault
         if fault.kind.name == "no coordinator":
             return rank in (fault.other, fault.victim)
-        return fault.kind.name == "coordinator dies"
+        return fault.kind.name == "coordinator dies" or fault.kind.embedded

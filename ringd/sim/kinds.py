@@ -28,8 +28,11 @@ HELD_S = 1.6
 """For longer than a short deadline."""
 CUT_S = 1.8
 """Longer still, and shorter than the silence after which a daemon is taken for dead."""
+DOWN_S = 4.0
+"""A rendezvous that is restarted is away for up to so long."""
 SPLIT_S = 8.0
 """Longer than that silence, and than a link has to come back."""
+_DEATHS: tuple[Death, ...] = ("reset", "eof", "silence")
 _ANY: tuple[Clock, ...] = ("long", "short", "mixed")
 _BOUND: tuple[Clock, ...] = ("short", "mixed")
 
@@ -43,6 +46,8 @@ class Kind:
         gone: the victim's trainer calls no more.
         renewed: the victim's daemon has to be started anew.
         link: the far end of a link (or who is cut off) may be to blame as well.
+        embedded: the victim's daemon holds the rendezvous.
+        least: of how many ranks a job must be.
         cases: what a verdict on the first call that it holds up, or the loss, may be called.
         weight: how often it is drawn, against others.
     """
@@ -54,6 +59,8 @@ class Kind:
     gone: bool = False
     renewed: bool = False
     link: bool = False
+    embedded: bool = False
+    least: int = 2
     cases: frozenset[str] = frozenset()
     weight: int = 2
 
@@ -101,6 +108,11 @@ async def _blink(fault: Fault) -> None:
     fault.later(fault.rng.uniform(0.0, 2.0), fault.network.heal, fault.name, fault.far)
 
 
+async def _rendezvous_restarts(fault: Fault) -> None:
+    await fault.cluster.kill_rendezvous(fault.rng.choice(_DEATHS))
+    fault.rendezvous_after(fault.rng.choice((0.0, fault.rng.uniform(0.0, DOWN_S))))
+
+
 # Calls come to their deadline
 
 
@@ -146,8 +158,7 @@ async def _no_coordinator(fault: Fault) -> None:
 
 async def _coordinator_dies(fault: Fault) -> None:
     """The rendezvous' host dies, and afterwards a rank is absent."""
-    how: tuple[Death, ...] = ("reset", "eof", "silence")
-    await fault.cluster.kill_rendezvous(fault.rng.choice(how))
+    await fault.cluster.kill_rendezvous(fault.rng.choice(_DEATHS))
     await asyncio.sleep(HELD_S)
 
 
@@ -165,9 +176,13 @@ async def _silence(fault: Fault) -> None:
 
 async def _restart(fault: Fault) -> None:
     """Daemon and trainer come back at the same seat, perhaps before anybody missed them."""
-    how: tuple[Death, ...] = ("reset", "eof", "silence")
-    fault.cluster.crash(fault.victim, fault.rng.choice(how))
+    fault.cluster.crash(fault.victim, fault.rng.choice(_DEATHS))
     fault.restart_after(fault.rng.uniform(0.0, 5.0))
+
+
+async def _embedder_dies(fault: Fault) -> None:
+    """The rendezvous goes with the daemon that holds it: the verdict is its successor's."""
+    fault.cluster.crash(fault.victim, fault.rng.choice(_DEATHS))
 
 
 async def _stall(fault: Fault) -> None:
@@ -213,6 +228,7 @@ KINDS: dict[str, Kind] = {
         Kind("slow reader", _slow_reader, "none"),
         Kind("resets", _resets, "none", weight=4),
         Kind("blink", _blink, "none"),
+        Kind("rendezvous restarts", _rendezvous_restarts, "none", _ANY, weight=3),
         Kind("delay", _delay, "slow"),
         Kind("absent", _absent, "held up", _BOUND, cases=_ABSENT),
         Kind("stopped", _stopped, "held up", _BOUND, cases=_ABSENT | {"trainer stopped"}),
@@ -226,6 +242,18 @@ KINDS: dict[str, Kind] = {
         Kind("crash", _crash, "lost", _ANY, gone=True, renewed=True, cases=_DIED),
         Kind("silence", _silence, "lost", _ANY, gone=True, renewed=True, cases=_DIED | _HELD),
         Kind("restart", _restart, "lost", _ANY, gone=True, renewed=True, cases=_DIED | _HELD),
+        Kind(
+            "embedder dies",
+            _embedder_dies,
+            "lost",
+            _ANY,
+            gone=True,
+            renewed=True,
+            embedded=True,
+            least=3,
+            cases=_DIED | _HELD,
+            weight=3,
+        ),
         Kind("stall", _stall, "lost", _ANY, renewed=True, cases=_DIED | _HELD),
         Kind("split", _split, "lost", _ANY, renewed=True, cases=_DIED | _HELD | _LINK),
         Kind("control reset", _control_reset, "lost", _ANY, renewed=True, cases=_DIED),

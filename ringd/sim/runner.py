@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from multiprocessing import get_context
 
@@ -17,6 +18,9 @@ AHEAD = 4
 """Batches per process that wait."""
 MAX_FAILURES = 20
 """So many, and no more seeds are begun."""
+
+
+Batch = Callable[[Sequence[int]], "list[Row]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +45,10 @@ class Row:
     wrong: str = ""
 
 
-def run_seed(seed: int) -> Row:
-    """Run one; never raises."""
+def run_seed(seed: int, n: int | None = None, fault: str | None = None) -> Row:
+    """Run one, with ranks and fault fixed if they are named; never raises."""
     begun = time.process_time()
-    scenario = scenario_of(seed)
+    scenario = scenario_of(seed, n=n, fault=fault)
     try:
         outcome = scenario.run()
     except Exception as exc:  # whatever it is, the others go on
@@ -63,24 +67,33 @@ def run_seed(seed: int) -> Row:
     )
 
 
-def run_batch(seeds: Sequence[int]) -> list[Row]:
+def run_batch(seeds: Sequence[int], n: int | None, fault: str | None) -> list[Row]:
     """Run some, one after the other."""
-    return [run_seed(seed) for seed in seeds]
+    return [run_seed(seed, n, fault) for seed in seeds]
 
 
-def run_seeds(seeds: range, processes: int, tell: Callable[[Row], None]) -> list[Row]:
+def run_seeds(
+    seeds: range,
+    processes: int,
+    tell: Callable[[Row], None],
+    *,
+    n: int | None = None,
+    fault: str | None = None,
+) -> list[Row]:
     """Run all of them, unless there are too many failures.
 
     Args:
         processes: how many run side by side; 1 is this one.
         tell: called for each that is through, in any order.
+        n, fault: fixed instead of drawn.
 
     Returns:
         The rows, by seed.
     """
     rows: list[Row] = []
     failures = 0
-    for row in _in_turn(seeds) if processes == 1 else _side_by_side(seeds, processes):
+    run = partial(run_batch, n=n, fault=fault)
+    for row in _in_turn(seeds, run) if processes == 1 else _side_by_side(seeds, processes, run):
         rows.append(row)
         tell(row)
         failures += bool(row.wrong)
@@ -89,18 +102,18 @@ def run_seeds(seeds: range, processes: int, tell: Callable[[Row], None]) -> list
     return sorted(rows, key=lambda row: row.seed)
 
 
-def _in_turn(seeds: range) -> Iterator[Row]:
-    return map(run_seed, seeds)
+def _in_turn(seeds: range, run: Batch) -> Iterator[Row]:
+    return (row for seed in seeds for row in run([seed]))
 
 
-def _side_by_side(seeds: range, processes: int) -> Iterator[Row]:
+def _side_by_side(seeds: range, processes: int, run: Batch) -> Iterator[Row]:
     batches = (seeds[i : i + BATCH] for i in range(0, len(seeds), BATCH))
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         try:
             running: set[Future[list[Row]]] = set()
             while True:
                 room = AHEAD * processes - len(running)
-                running |= {pool.submit(run_batch, batch) for batch in islice(batches, room)}
+                running |= {pool.submit(run, batch) for batch in islice(batches, room)}
                 if not running:
                     return
                 done, running = wait(running, return_when=FIRST_COMPLETED)

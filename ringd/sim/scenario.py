@@ -54,16 +54,18 @@ class Scenario:
     ) -> None:
         rng = self.rng = random.Random(seed)
         self._options = (f" --ranks {n}" if n else "") + (f" --fault '{fault}'" if fault else "")
-        self.n = n or rng.randint(2, 5)
+        drawn_n = rng.randint(2, 5)
         kinds = list(KINDS.values())
         drawn = rng.choices(kinds, [kind.weight for kind in kinds])[0]
         kind = KINDS[fault] if fault else drawn
+        self.n = max(n or drawn_n, kind.least)
         self.victim = rng.randrange(self.n)
         self.steps = draw_program(rng, self.n)
         self.at_step = rng.randrange(len(self.steps))
         self.window = rng.randint(1, 4)
         self.clock = rng.choice(kind.clocks)
-        self.world = World(rng, self.n, calm=self.clock != "long", trace=trace)
+        embed = self.victim if kind.embedded else None
+        self.world = World(rng, self.n, calm=self.clock != "long", trace=trace, embed=embed)
         self.outcome = Outcome(seed, self.n, kind.name, self.victim)
         self.fault = Fault(
             kind,

@@ -32,10 +32,19 @@ class World:
 
     Args:
         calm: no weather, size or pipe that would make a call late by itself.
+        embed: the rank whose daemon holds the rendezvous; None: it has a host of its own.
         trace: gets what happens; without one nothing is recorded, and the run is quicker.
     """
 
-    def __init__(self, rng: random.Random, n: int, *, calm: bool, trace: Trace | None) -> None:
+    def __init__(
+        self,
+        rng: random.Random,
+        n: int,
+        *,
+        calm: bool,
+        trace: Trace | None,
+        embed: int | None = None,
+    ) -> None:
         self.loop = VirtualLoop(time_limit_s=TIME_LIMIT_S, step_limit=STEP_LIMIT)
         self.network = MemoryNetwork(
             self.loop,
@@ -50,7 +59,7 @@ class World:
             eager_bytes=rng.choice((0, 256, 4096)),
             inline_bytes=rng.choice((4096, 64 * 1024)),
         )
-        self.cluster = Cluster(self.network, n, rng, options)
+        self.cluster = Cluster(self.network, n, rng, options, embed=embed)
         self.loop.diagnose += [self.network.describe, self.cluster.describe]
 
     def run(

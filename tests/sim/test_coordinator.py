@@ -15,6 +15,7 @@ from ringd.rendezvous.recovery import NOT_BACK
 from ringd.sim.cluster import RENDEZVOUS_AT, SimTrainer
 from ringd.sim.invariants import disagreement, leftovers
 from ringd.transport.memory import Death
+from ringd.vocabulary import OpSpec
 from tests.engine.scene import ALL_REDUCE, DELAY_S, TICK_S, VERDICT_S, Ended, Scene
 
 SIZES = [2, 3, 4, 5, 7]
@@ -102,6 +103,29 @@ def test_no_call_fails_while_the_rendezvous_is_away_and_it_comes_back_to_the_sam
         await next_epoch_works(scene)
 
     in_job(n, play)
+
+
+@pytest.mark.parametrize("gone_after_s", [0.0, DELAY_S / 2, 1.5 * DELAY_S])
+@pytest.mark.parametrize("down_s", [0.0, 1.0])
+def test_a_link_that_was_asked_for_is_made_though_the_request_was_lost_with_the_rendezvous(
+    down_s: float, gone_after_s: float
+) -> None:
+    """The lower rank dials, and the higher one asks it to through the rendezvous."""
+    send = OpSpec("send", "float32", "", (5,), root=0)
+    recv = OpSpec("recv", "float32", "", (5,), root=2)
+
+    async def play(scene: Scene) -> None:
+        assert 0 not in scene.engine(2).links, "they are no neighbours in the ring of four"
+        sending = scene.call(2, send, local=7)
+        await asyncio.sleep(gone_after_s)
+        await restart(scene, down_s)
+        receiving = scene.call(0, recv, local=7)
+        for one in await scene.all([sending, receiving]):
+            assert one.error is None, one.error
+            assert one.took_s <= down_s + BACK_S + 2.0
+            assert (one.array == 3).all()
+
+    in_job(4, play)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])

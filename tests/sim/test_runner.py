@@ -20,7 +20,7 @@ class Broken:
 
     kind = "none"
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, **_fixed: Any) -> None:
         self.seed = seed
 
     def run(self) -> Any:
@@ -39,6 +39,14 @@ def test_rows_are_the_same_in_one_process_and_in_many() -> None:
         return [(r.seed, r.kind, r.completed, r.failed, r.verdicts, r.resumed) for r in rows]
 
     assert facts(many) == facts(alone)
+
+
+@pytest.mark.parametrize("kind", ["rendezvous restarts", "embedder dies"])
+def test_many_seeds_of_one_kind(kind: str) -> None:
+    rows = run_seeds(SEEDS, 1, lambda _row: None, n=3, fault=kind)
+    assert [(row.kind, row.wrong) for row in rows] == [(kind, "")] * len(SEEDS)
+    assert all(row.completed for row in rows)
+    assert any(row.failed for row in rows) == (kind == "embedder dies")
 
 
 def test_a_failure_is_a_row_and_many_failures_end_the_run(
