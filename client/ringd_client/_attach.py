@@ -7,6 +7,7 @@ import socket
 import time
 from dataclasses import dataclass
 from numbers import Real
+from pathlib import Path
 from typing import Any, Final
 
 from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdError, from_wire
@@ -19,8 +20,11 @@ from ringd_client._transport import Transport, dial
 DEFAULT_TIMEOUT_S: Final = 300.0
 """Of a call, where neither the call nor the daemon's settings say another."""
 DIAL_S: Final = 15.0
-"""How long a daemon may take to begin to listen; it is started at the same time as we are."""
+"""How long a daemon may take to begin to listen; it is started at the same time as we are. Where a
+launcher looks after both, it is waited for as long as the caller waits."""
 DIAL_EVERY_S: Final = 0.02
+JOB_FILE: Final = "job.json"
+"""Beside the sockets of a job that ``ringd run`` looks after."""
 _NOT_YET = (FileNotFoundError, ConnectionRefusedError, BlockingIOError)
 """Not there, not listening, or its queue is full: all may pass."""
 
@@ -150,25 +154,32 @@ async def attach_async(path: str, deadline: Deadline) -> tuple[Transport, Member
 
 
 def _dial_patiently(path: str, deadline: Deadline) -> socket.socket:
-    until = time.monotonic() + min(DIAL_S, deadline.left_s)
+    begun = time.monotonic()
     while True:
         try:
             return dial(path)
         except OSError as exc:
-            if not isinstance(exc, _NOT_YET) or time.monotonic() >= until:
+            if not isinstance(exc, _NOT_YET) or _too_late(path, begun, deadline):
                 raise _nobody_listens(path, exc) from exc
         time.sleep(DIAL_EVERY_S)
 
 
 async def _dial_patiently_async(path: str, deadline: Deadline) -> socket.socket:
-    until = time.monotonic() + min(DIAL_S, deadline.left_s)
+    begun = time.monotonic()
     while True:
         try:
             return dial(path)
         except OSError as exc:
-            if not isinstance(exc, _NOT_YET) or time.monotonic() >= until:
+            if not isinstance(exc, _NOT_YET) or _too_late(path, begun, deadline):
                 raise _nobody_listens(path, exc) from exc
         await asyncio.sleep(DIAL_EVERY_S)
+
+
+def _too_late(path: str, begun: float, deadline: Deadline) -> bool:
+    now = time.monotonic()
+    if now < begun + DIAL_S and now < deadline.at:
+        return False
+    return now >= deadline.at or not (Path(path).parent / JOB_FILE).exists()
 
 
 def _say_hello(transport: Transport, deadline: Deadline) -> None:

@@ -101,10 +101,17 @@ def _told(
             told = [form, None]
         except UnsupportedTypeError as exc:
             told = [None, exc.to_wire()]
+        except Exception as exc:  # whatever the caller's objects raise
+            told = [None, UnsupportedTypeError(f"the state can't be read: {exc!r}").to_wire()]
     form, error = yield from broadcast_within(caller, told, ROOT, MAX_FORM_BYTES, timeout_s, budget)
     if error is not None:
         raise from_wire(error)
-    return form, leaves if caller.rank == ROOT else leaves_of(form, state)
+    if caller.rank == ROOT:
+        return form, leaves
+    try:
+        return form, leaves_of(form, state)
+    except Exception:  # what is ours only says which memory may be filled
+        return form, leaves_of(form, None)
 
 
 def _with_room(leaf: Leaf) -> Leaf:

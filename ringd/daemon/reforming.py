@@ -127,9 +127,10 @@ class Reforming:
         returns after, with the facts of the welcome."""
         before, history = self._engine.world, start.history
         old = before.ranks if history is None else history.members
+        survivors = () if history is None else history.survivors
         told: dict[str, Any] = {
-            "lost": [rank for rank in old if rank not in start.members],
-            "joined": [rank for rank in start.members if rank not in old],
+            "lost": [rank for rank in old if rank not in survivors],
+            "joined": [rank for rank in start.members if rank not in survivors],
             "completed_by_all": -1,
             "completed_by_any": -1,
             "agreed": None,

@@ -140,6 +140,10 @@ class FlowState:
 
     def grant(self) -> None:
         """Give credit for as many segments as we have a place for."""
+        if self.granted >= len(self.flow.recvs) or (
+            self.flow.window and self.granted >= self.recv_i + self.flow.window
+        ):
+            return  # whatever became free was granted before
         allowance = self._allowance()
         if allowance <= self.granted:
             return

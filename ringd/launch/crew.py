@@ -107,7 +107,8 @@ class Crew:
         self.given_up.add(rank)
         log.warning("%s; going on with %d ranks (at least %d)", text, here, needed)
         await self.children.end([self.trainers[rank]], _ORPHAN_STEPS)
-        await self.children.end([self.daemons[rank]], DAEMON_STEPS)
+        if not (rank == 0 and self.job.loaded.settings.embed_rendezvous):  # the others need it
+            await self.children.end([self.daemons[rank]], DAEMON_STEPS)
         return True
 
     async def _replace(self, rank: int) -> None:

@@ -242,12 +242,14 @@ class History:
 
     Attributes:
         members: its seats, in order.
+        survivors: those of them whose trainers asked for the next epoch, and are in it.
         completed_by_all, completed_by_any: calls of the world, -1: none.
         agreed: number and answer of each survivor's last agreement.
     """
 
     epoch: int
     members: tuple[int, ...]
+    survivors: tuple[int, ...]
     completed_by_all: int
     completed_by_any: int
     agreed: tuple[tuple[int, int], ...]

@@ -183,6 +183,7 @@ def _history(value: object) -> History | None:
     return History(
         field(value, "epoch", int),
         tuple(int_list(value, "members")),
+        tuple(int_list(value, "survivors")),
         field(value, "completed_by_all", int),
         field(value, "completed_by_any", int),
         pairs(value, "agreed"),

@@ -369,7 +369,7 @@ class Membership:
     def _refuse(self, ranks: Sequence[int], text: str, *, quorum: bool = True) -> list[Instruction]:
         """Tell those of ``ranks`` that asked for the next epoch that they can't be in one."""
         missing = [rank for rank in self.members if rank not in ranks]
-        facts = {"epoch": self.epoch, "here": list(ranks), "missing": missing}
+        facts = {"epoch": self.epoch, "here": sorted(ranks), "missing": missing}
         refusals = self._wishes.refusals(ranks, text, quorum=quorum, facts=facts)
         for rank in ranks:
             self._wishes.forget(rank)
@@ -425,6 +425,7 @@ class Membership:
                 "groups": [list(pair) for pair in groups],
             }
             return self._broadcast("left", fields, but=event.rank)
+        self._left.add(event.rank)  # its own daemon says so: it is on no other side
         how = f"trainer {event.how}"
         return self.announce(Lost(event.rank, how, event.detail, self.epoch, raised=event.raised))
 

@@ -71,7 +71,8 @@ class Wishes:
 
         Args:
             old: members of the epoch that is over, in order.
-            left: those of them that said goodbye, who don't count as lost.
+            left: those of them that said goodbye, or whose trainer is dead by the word of its own
+                daemon: they are on no other side.
             new: seats whose trainers wait to be let in.
             majority: more than half of the members must go on.
         """
@@ -83,10 +84,10 @@ class Wishes:
         missing = [rank for rank in base if rank not in side]
         if majority and 2 * len(side) <= len(base):
             text = (
-                f"only {_ranks(side)} of the {len(base)} members of the last epoch came together, "
-                f"without {_ranks(missing)}: that is no majority, and the others may go on without "
-                "these. Start the job anew from its last checkpoint, or allow it with quorum=any "
-                "if there can be no other side"
+                f"only {_ranks(side)} of the {len(base)} members of the last epoch that may live "
+                f"came together, without {_ranks(missing)}: that is no majority, and the others "
+                "may go on without these. Start the job anew from its last checkpoint, or allow it "
+                "with quorum=any if there can be no other side"
             )
             return Choice(cut_off=cut_off, obstacle=text, final=True)
         members = (*side, *new)
@@ -101,10 +102,12 @@ class Wishes:
 
     def history(self, epoch: int, old: Sequence[int], members: Iterable[int]) -> dict[str, Any]:
         """How far the survivors came in the epoch that is over, for the message "start"."""
-        survivors = [self.asked[rank] for rank in members if rank in self.asked]
+        seats = [rank for rank in members if rank in self.asked]
+        survivors = [self.asked[rank] for rank in seats]
         return {
             "epoch": epoch,
             "members": list(old),
+            "survivors": seats,
             "completed_by_all": min((wish.unbroken for wish in survivors), default=-1),
             "completed_by_any": max((wish.last_done for wish in survivors), default=-1),
             "agreed": [list(wish.agreed) for wish in survivors if wish.agreed is not None],

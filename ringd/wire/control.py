@@ -30,7 +30,7 @@ Rendezvous to daemon::
     members     members [[rank, host, port], ...], embedded (the rank whose daemon holds the
                 rendezvous; nil: none does)         all daemons are here (again)
     heartbeat
-    start       epoch, attempt, members [ranks], last {epoch, members, completed_by_all,
+    start       epoch, attempt, members [ranks], last {epoch, members, survivors, completed_by_all,
                 completed_by_any, agreed [[seq, value], ...]} | nil
                                       an epoch begins; attempt: the one that takes part
     changed     epoch, rank           it is over: that rank asked for the next one

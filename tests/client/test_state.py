@@ -220,6 +220,35 @@ def cyclic() -> list[Any]:
     return state
 
 
+class Broken(dict[Any, Any]):
+    """A dict of somebody else's, which raises when it is read."""
+
+    def items(self) -> Any:
+        raise ZeroDivisionError("not today")
+
+
+def test_a_state_that_raises_when_it_is_read_raises_on_every_rank(new_cluster: NewCluster) -> None:
+    def program(comm: Communicator) -> tuple[str, Any]:
+        rank = comm.rank
+        with pytest.raises(UnsupportedTypeError, match="ZeroDivisionError") as caught:
+            comm.sync_state(Broken(a=1) if rank == 0 else {"a": rank})
+        return str(caught.value), comm.sync_state({"step": rank + 7})
+
+    for text, state in new_cluster(3).run(program):
+        assert "the state can't be read" in text
+        assert state == {"step": 7}, "the next call is in step"
+
+
+def test_what_is_local_and_raises_when_it_is_read_only_gets_no_memory_filled(
+    new_cluster: NewCluster,
+) -> None:
+    def program(comm: Communicator) -> Any:
+        return comm.sync_state({"a": np.arange(3)} if comm.rank == 0 else Broken(a=np.zeros(3)))
+
+    for state in new_cluster(2).run(program):
+        np.testing.assert_array_equal(state["a"], np.arange(3))
+
+
 @pytest.mark.parametrize(
     ("state", "path"),
     [

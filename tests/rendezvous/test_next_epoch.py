@@ -89,6 +89,7 @@ def test_the_history_is_the_lowest_and_the_highest_of_the_survivors() -> None:
     assert found.history(4, (0, 1, 2, 3), (0, 1)) == {
         "epoch": 4,
         "members": [0, 1, 2, 3],
+        "survivors": [0, 1],
         "completed_by_all": 5,
         "completed_by_any": 9,
         "agreed": [[8, 1]],
@@ -194,4 +195,25 @@ def test_without_a_majority_the_answer_comes_at_once() -> None:
     (refusal,) = job.say(ReformWanted(2, 1, 2))
     assert (refusal.type, refusal.to, refusal.fields["quorum"]) == ("not_reformed", (2,), True)
     assert "that is no majority" in refusal.fields["text"]
+    assert "rank 2 of the 3 members" in refusal.fields["text"]
     assert refusal.fields["missing"] == [0, 1]
+
+
+@pytest.mark.parametrize("how", ["died", "raised"])
+def test_a_trainer_that_is_dead_by_its_daemons_word_is_on_no_other_side(how: Any) -> None:
+    job = Job(3, majority=True)
+    job.come(0, 1, 2)
+    job.say(TrainerDetached(0, how, "signal 9", 1))
+    job.say(TrainerDetached(1, "goodbye", "", 1), DaemonLost(0, "ended later"))
+    (start,) = job.say(ReformWanted(2, 1, 2))
+    assert (start.type, start.fields["members"]) == ("start", [2])
+
+
+def test_a_seat_that_died_and_is_back_is_lost_and_new() -> None:
+    job = Job(3)
+    job.come(0, 1, 2)
+    job.say(ReformWanted(1, 1, 2), DaemonLost(0, "killed"))
+    job.come(0)
+    starts = job.say(ReformWanted(2, 1, 2))
+    assert [s.fields["members"] for s in starts] == [[1, 2, 0]] * 3
+    assert starts[0].fields["last"]["survivors"] == [1, 2]
