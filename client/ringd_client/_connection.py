@@ -101,8 +101,25 @@ class Connection:
         Raises:
             RingdError: it was not posted.
         """
+        self._ask(operation, lambda: self.state.ask_status(operation, scope))
+
+    def post_open_group(
+        self, operation: Operation[Any], group: int, ranks: tuple[int, ...]
+    ) -> None:
+        """Open a group whose members have agreed on its number elsewhere.
+
+        Raises:
+            RingdError: it was not posted.
+        """
+        self._ask(operation, lambda: self.state.ask_to_open(operation, group, ranks))
+
+    def hasten(self) -> None:
+        """What nobody waits for is not to wait for the progress thread's next look."""
+        self._progress.hasten()
+
+    def _ask(self, operation: Operation[Any], message: Callable[[], bytes]) -> None:
         try:
-            self._transmit(lambda: self.state.ask_status(operation, scope), operation.expires)
+            self._transmit(message, operation.expires)
         except UnsentError as exc:
             operation.withdraw(error := self.end(exc))
             raise error from exc.__cause__

@@ -8,7 +8,7 @@ copies results out is the business of :mod:`ringd_client._connection` and
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ringd.errors import (
@@ -92,6 +92,7 @@ class Operation(Generic[T]):
         "settlement",
         "spec",
         "timeout_s",
+        "watcher",
     )
 
     def __init__(
@@ -122,6 +123,7 @@ class Operation(Generic[T]):
         self.released = False
         self.detached = False
         self.lock = threading.Lock()
+        self.watcher: Callable[[], object] | None = None
 
     def begin(self, began: float, timeout_s: float, recv_timeout_s: float = 0.0) -> None:
         """Fix the bounds of the call, once."""
@@ -139,6 +141,17 @@ class Operation(Generic[T]):
     def over(self) -> bool:
         """There is nothing to wait for any more; :meth:`settle` comes next."""
         return self.answered or self.finished
+
+    def when_finished(self, watcher: Callable[[], object]) -> None:
+        """Have ``watcher`` called once it is finished, or now; by any thread, so it is to be short.
+
+        One watcher at most.
+        """
+        with self.lock:
+            if not self.finished:
+                self.watcher = watcher
+                return
+        watcher()
 
     def settle(self) -> None:
         """After the answer: write the result, free the memory, show the outcome. Once."""
@@ -181,6 +194,8 @@ class Operation(Generic[T]):
         if not self.finished:
             self.error = error
             self.finished = True
+            if self.watcher is not None:
+                self.watcher()
 
 
 def withdraw(operations: Iterable[Operation[Any]], error: RingdError) -> None:
@@ -203,6 +218,7 @@ class ClientState:
         pending: what the daemon has not answered yet, by request.
         ended: why nothing more can be asked, if so.
         groups: the numbers of the groups beside the world that stand open.
+        highest_group: the highest number that a group of ours has had.
     """
 
     def __init__(self, rank: int, max_in_flight: int = MAX_IN_FLIGHT) -> None:
@@ -210,6 +226,7 @@ class ClientState:
         self.max_in_flight = max_in_flight
         self.pending: dict[int, Operation[Any]] = {}
         self.groups: set[int] = set()
+        self.highest_group = 0
         self.ended: RingdError | None = None
         self._last_request = 0
         self._detached_in = 0
@@ -244,6 +261,7 @@ class ClientState:
     def open_group(self, group: int) -> None:
         """A group was agreed on, and this rank is in it."""
         self.groups.add(group)
+        self.highest_group = max(self.highest_group, group)
 
     def close_group(self, group: int) -> bool:
         """No call on it may follow; whether it was open."""
@@ -288,6 +306,16 @@ class ClientState:
             RingdError: as :meth:`admit`.
         """
         return ipc.pack(ipc.STATUS, self._enter(operation), scope)
+
+    def ask_to_open(
+        self, operation: Operation[Any], group: int, ranks: tuple[int, ...]
+    ) -> bytes:
+        """The datagram that opens a group whose members have agreed on its number elsewhere.
+
+        Raises:
+            RingdError: as :meth:`admit`.
+        """
+        return ipc.pack(ipc.OPEN_GROUP, self._enter(operation), group, ranks)
 
     def receive(self, datagram: bytes | memoryview) -> tuple[Operation[Any], ...]:
         """Take in one datagram; the operations that it answered.

@@ -134,6 +134,8 @@ class Session:
             self._node.engine.endings.refuse(spec_or_unknown(message[2]), from_wire(message[3]))
         elif kind == ipc.FREE_GROUP and self._role == "trainer":
             self._node.engine.groups.free(message[1])
+        elif kind == ipc.OPEN_GROUP and self._role == "trainer":
+            self._done(message[1], self._node.engine.groups.open(message[2], message[3]), None)
         elif kind == ipc.STATUS and self._role:
             self._status(message[1], message[2])
         elif kind == ipc.DUMP and self._role:

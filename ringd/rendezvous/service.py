@@ -141,6 +141,11 @@ class RendezvousService:
         self._daemons.clear()
         self._observers.clear()
 
+    @property
+    def serves_anybody(self) -> bool:
+        """Whether a daemon is connected."""
+        return bool(self._daemons)
+
     def status(self) -> dict[str, Any]:
         """The membership's snapshot."""
         return self._membership.status()

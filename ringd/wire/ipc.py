@@ -9,6 +9,7 @@ Client to daemon::
     [SUBMIT, request, spec, timeout_s, recv_timeout_s, segment, offset, local]
     [POISON, request, spec, error]                   the call was refused locally
     [FREE_GROUP, group]                              no call on it follows
+    [OPEN_GROUP, request, group, ranks]              its members agreed on the number elsewhere
     [STATUS, request, scope]                         scope: "daemon" | "group"
     [DUMP, request]                                  what the flight recorder holds
     [GOODBYE, {"how": "closed" | "raised", "detail": str,
@@ -29,7 +30,8 @@ On ``stack_signal`` the main thread writes its Python stack to the memfd that co
 (faulthandler; absent: it does not). ``exception``, with "raised", is what ended the program's work.
 Times are seconds; None or 0: the default. ``local`` is what may differ between ranks: of all_to_all
 the rows for each rank and then from each rank, of send and recv the tag, else None. ``result`` is
-the sender's rank for recv, else None.
+the sender's rank for recv, else None. OPEN_GROUP is answered by DONE too; ``ranks`` are those of the
+world, in the order of the group.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ MAX_MESSAGE_BYTES = 128 * 1024
 DUMP_PIECE_BYTES = 64 * 1024
 
 HELLO, SEGMENT, DROP_SEGMENT, SUBMIT, POISON, STATUS, GOODBYE, FREE_GROUP, DUMP = range(1, 10)
+OPEN_GROUP = 12
 WELCOME, REFUSED, DONE, STATUS_REPLY, BYE, DUMP_REPLY = range(65, 71)
 
 
