@@ -5,19 +5,13 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 
-from ringd.errors import (
-    CollectiveMismatchError,
-    ConfigError,
-    InvalidArgumentError,
-    RingdError,
-)
+from ringd.errors import ConfigError, RingdError
 from ringd_client._calls import Place
 from ringd_client._core import Operation
 from ringd_client._environment import daemon_socket_or_none
@@ -31,9 +25,6 @@ from ringd_client.torch.process_group import RingdProcessGroup
 OLDEST: Final = (2, 9)
 NEWEST: Final = (2, 13)
 """The versions of torch that were tried."""
-
-_worlds: Final[list[Communicator]] = []
-"""The connection to our daemon that stands, if any; there may be an own one for a group."""
 
 
 def create(opts: Any, pg_options: Any) -> RingdProcessGroup:
@@ -51,15 +42,19 @@ def create(opts: Any, pg_options: Any) -> RingdProcessGroup:
         _check_version()
         options = Options.of(pg_options)
         timeout_s = opts.timeout.total_seconds()
-        world = _world_of(tuple(opts.global_ranks_in_group))
+        until = time.monotonic() + timeout_s
+        ranks = tuple(opts.global_ranks_in_group)
+        world = _world() if ranks else None
         if world is None:
-            comm = _open_world(opts.store, opts.group_rank, opts.group_size, timeout_s, options)
+            meeting = stores.fresh(opts.store, opts.group_size)
+            comm = _open_world(meeting, opts.group_rank, opts.group_size, until, options)
         else:
-            comm = _open_group(world, opts.store, tuple(opts.global_ranks_in_group), timeout_s)
+            meeting = world.meeting
+            comm = _open_group(world, ranks, until)
     except RingdError as exc:
         raise for_torch(exc) from exc.__cause__
     comm._membership = replace(comm._membership, timeout_s=timeout_s)
-    return RingdProcessGroup(comm, opts.store, options)
+    return RingdProcessGroup(comm, opts.store, meeting, options)
 
 
 def _check_version() -> None:
@@ -82,23 +77,20 @@ def _check_version() -> None:
 # ---------------------------------------------------------------- the world
 
 
-def _world_of(ranks: Sequence[int]) -> Communicator | None:
-    """The communicator whose ranks are those of torch's default group; None: there is none."""
-    _worlds[:] = [comm for comm in _worlds if not comm.closed]
-    if not ranks or not _worlds:
-        return None
+def _world() -> RingdProcessGroup | None:
+    """torch's default group, if it is one of ours."""
     default = dist.distributed_c10d._get_default_group()
-    return default.comm if isinstance(default, RingdProcessGroup) else None
+    return default if isinstance(default, RingdProcessGroup) else None
 
 
 def _open_world(
-    store: dist.Store, rank: int, size: int, timeout_s: float, options: Options
+    meeting: dist.Store, rank: int, size: int, until: float, options: Options
 ) -> Communicator:
-    until = time.monotonic() + timeout_s
+    """Connect to the daemon that there is, or to one of our own."""
     socket = daemon_socket_or_none()
     own = None
     if socket is None:
-        own = OwnDaemon.for_rank(store, rank, size, until)
+        own = OwnDaemon.for_rank(meeting, rank, size, until)
         socket = str(own.socket)
     try:
         comm = connect(
@@ -118,7 +110,6 @@ def _open_world(
             f"{rank} of {size}. Start the script by `ringd run`, or by one launcher for both; or "
             "unset RINGD_SOCKET, then each rank starts its own daemon"
         )
-    _worlds.append(comm)
     return comm
 
 
@@ -126,46 +117,34 @@ def _open_world(
 
 
 def _open_group(
-    world: Communicator, store: dist.Store, ranks: tuple[int, ...], timeout_s: float
+    world: RingdProcessGroup, ranks: tuple[int, ...], until: float
 ) -> Communicator:
     """Agree on a number with the other members, and have our daemon open the group.
 
     Raises:
-        RendezvousError: a member did not come in time.
-        CollectiveMismatchError: members do not agree who they are.
+        RendezvousError: a member did not come in time, or has other members in mind.
     """
-    until = time.monotonic() + timeout_s
-    world._state.admit()
-    number = _agreed_number(world, store, ranks, until)
+    comm = world.comm
+    comm._state.admit()
+    number = _agreed_number(comm, world.meeting, ranks, until)
     operation: Operation[Any] = Operation("open a group", b"")
     operation.begin(time.monotonic(), max(until - time.monotonic(), 1.0))
-    world._connection.post_open_group(operation, number, ranks)
-    world._connection.finish(operation)
-    world._state.open_group(number)
-    place = Place(number, ranks.index(world.rank), ranks)
-    return type(world)(world._connection, world._arena, world._membership, place)
+    comm._connection.post_open_group(operation, number, ranks)
+    comm._connection.finish(operation)
+    comm._state.open_group(number)
+    place = Place(number, ranks.index(comm.rank), ranks)
+    return type(comm)(comm._connection, comm._arena, comm._membership, place)
 
 
 def _agreed_number(
-    world: Communicator, store: dist.Store, ranks: tuple[int, ...], until: float
+    comm: Communicator, meeting: dist.Store, ranks: tuple[int, ...], until: float
 ) -> int:
-    """The highest of the lowest numbers that the members have free."""
-    if world.rank not in ranks:
-        raise InvalidArgumentError(f"rank {world.rank} is none of {list(ranks)}")
-    fresh = stores.fresh(store, len(ranks))
-    members = ",".join(map(str, ranks))
-    fresh.set(f"free/{world.rank}", f"{world._state.highest_group + 1} {members}")
+    """The highest of the lowest numbers that the members have free.
+
+    They meet by their ranks: torch's names of groups can differ between ranks.
+    """
+    of_members = dist.PrefixStore("-".join(map(str, ranks)), meeting)
+    fresh = stores.fresh(of_members, len(ranks))
+    fresh.set(f"free/{comm.rank}", str(comm._state.highest_group + 1))
     told = stores.gather(fresh, {rank: f"free/{rank}" for rank in ranks}, until)
-    numbers = []
-    for rank, text in told.items():
-        free, _, theirs = text.partition(" ")
-        if theirs != members:
-            raise CollectiveMismatchError(
-                f"members of a new group do not agree: rank {rank} has {theirs}, rank "
-                f"{world.rank} has {members}",
-                rank=rank,
-            )
-        numbers.append(int(free))
-    return max(numbers)
-
-
+    return max(int(number) for number in told.values())

@@ -45,25 +45,24 @@ class OwnDaemon:
     owner: int
 
     @classmethod
-    def for_rank(cls, store: dist.Store, rank: int, size: int, until: float) -> Self:
+    def for_rank(cls, meeting: dist.Store, rank: int, size: int, until: float) -> Self:
         """The daemon for a world: the one that stands, if all ranks have theirs; else a new one.
 
         Args:
-            store: torch's, of the default group.
+            meeting: a part of torch's store that nobody has written to.
             until: on the monotonic clock.
 
         Raises:
             RendezvousError: rank 0 did not come in time.
         """
         global _own
-        fresh = stores.fresh(store, size)
         standing = _own if _own is not None and _own.serves(rank, size) else None
-        fresh.set(f"stands/{rank}", "" if standing is None else standing.place[0])
+        meeting.set(f"stands/{rank}", "" if standing is None else standing.place[0])
         if rank == 0:
-            plan = _plan(fresh, standing, size, until)
-            fresh.set("plan", json.dumps(plan))
+            plan = _plan(meeting, standing, size, until)
+            meeting.set("plan", json.dumps(plan))
         else:
-            plan = json.loads(stores.gather(fresh, {0: "plan"}, until)[0])
+            plan = json.loads(stores.gather(meeting, {0: "plan"}, until)[0])
         if standing is None or plan["job"] != standing.place[0]:
             if _own is not None:
                 _own.end()

@@ -27,13 +27,17 @@ class Identity(dist.ProcessGroup):
     Args:
         comm: its communicator, which it owns.
         store: torch's, for this group.
+        meeting: a part of torch's store, in which groups of this world's ranks are agreed on.
         options: of the group.
     """
 
-    def __init__(self, comm: Communicator, store: dist.Store, options: Options) -> None:
+    def __init__(
+        self, comm: Communicator, store: dist.Store, meeting: dist.Store, options: Options
+    ) -> None:
         super().__init__(comm.rank, comm.world_size)
         self.comm = comm
         self.options = options
+        self.meeting = meeting
         self._store = store
         self._connection: Connection = comm._connection
         self._name = ""

@@ -350,6 +350,7 @@ class RingdProcessGroup(Identity):
                 return Done(outputs)
             for operation in operations:
                 operation.detached = True
+                operation.output = None
             posted, failure = comm._post_all(operations)
             if failure is not None:
                 raise failure
