@@ -35,9 +35,12 @@ def serve() -> dict[str, Any] | None:
     """Answer requests; returns one's rank, in the process that is to be it; at the end None."""
     for line in sys.stdin:
         request = json.loads(line)
-        ranks = [begin(request, rank) for rank in range(request["size"])]
-        if any(pid == 0 for pid, _ in ranks):
-            return request
+        ranks = []
+        for rank in range(request["size"]):
+            pid, gate = begin(request, rank)
+            if pid == 0:
+                return request
+            ranks.append((pid, gate))
         # Only now, so that no thread of the store is forked.
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         for _, gate in ranks:
@@ -55,7 +58,7 @@ def begin(request: dict[str, Any], rank: int) -> tuple[int, int]:
     if pid:
         os.close(readable)
         return pid, writable
-    os.close(writable)
+    os.close(writable)  # and those of the ranks before us stay open, which hurts nobody
     become(request, rank, os.read(readable, 16).decode())
     os.close(readable)
     return 0, -1

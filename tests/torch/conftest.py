@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
-from tests.processes.harness import Daemons, processes_of
+from tests.processes.harness import WIDER, Daemons, processes_of, until
 from tests.torch import ranks
 
 HERE = Path(__file__).parent
 OWNER = f"{os.getpid()}-torch"
 Both = Callable[..., dict[str, list[Any]]]
+Own = Callable[..., list[Any]]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -47,6 +48,23 @@ def both(_standing: dict[int, Daemons]) -> Both:
             _standing[n] = Daemons(n, folder, OWNER)
             _standing[n].start_daemons()
         sockets = [_standing[n].socket(rank) for rank in range(n)]
-        return ranks.run(program, n, sockets, backends, **arguments)
+        return ranks.run(program, n, sockets, backends, owner=OWNER, **arguments)
 
     return run
+
+
+@pytest.fixture
+def own(request: pytest.FixtureRequest) -> Iterator[Own]:
+    """``own(program, n)``: the same under ringd, where each rank starts its own daemon.
+
+    With ``which=`` that rank may die. Nothing is left of them after the test.
+    """
+    owner = f"{os.getpid()}-{abs(hash(request.node.nodeid)):x}"
+
+    def run(program: ranks.Program, n: int, **arguments: Any) -> list[Any]:
+        may_die = [arguments["which"]] if "which" in arguments else []
+        told = ranks.run(program, n, (), ("ringd",), owner=owner, may_die=may_die, **arguments)
+        return told["ringd"]
+
+    yield run
+    until(lambda: not processes_of(owner), "daemons end after their trainers", 10 * WIDER)

@@ -12,11 +12,11 @@ import faulthandler
 import io
 import multiprocessing
 import os
-import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,6 +24,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from tests.processes.harness import MARK
 
 Program = Callable[..., Any]
 BOTH = ("gloo", "ringd")
@@ -44,6 +46,8 @@ def run(
     sockets: Sequence[Path],
     backends: Sequence[str] = BOTH,
     *,
+    owner: str,
+    may_die: Sequence[int] = (),
     within_s: float = PATIENCE_S,
     **arguments: Any,
 ) -> dict[str, list[Any]]:
@@ -51,6 +55,8 @@ def run(
 
     Args:
         sockets: of standing daemons; empty: ranks start their own.
+        owner: whose processes they are.
+        may_die: ranks that need not answer; their results are None.
         within_s: for all of it.
 
     Raises:
@@ -58,34 +64,40 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="ringd-torch-") as place:
         ranks = [
-            _Rank(program, r, n, str(sockets[r]) if sockets else "", place, backends, arguments)
+            _Rank(_Task(program, r, n, str(sockets[r]) if sockets else "", place, backends, owner, arguments))
             for r in range(n)
         ]
         deadline = time.monotonic() + within_s
         answers = [rank.answer(deadline) for rank in ranks]
-    failed = [f"rank {r}:\n{text}" for r, (text, _) in enumerate(answers) if text]
+    failed = [
+        f"rank {r}:\n{text}" for r, (text, _) in enumerate(answers) if text and r not in may_die
+    ]
     if failed:
         raise ProgramFailed("\n".join(failed))
-    return {b: [results[b] for _, results in answers] for b in backends}
+    return {b: [results.get(b) for _, results in answers] for b in backends}
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What a process is to do."""
+
+    program: Program
+    rank: int
+    n: int
+    socket: str
+    place: str
+    backends: Sequence[str]
+    owner: str
+    arguments: dict[str, Any]
 
 
 class _Rank:
     """One process."""
 
-    def __init__(
-        self,
-        program: Program,
-        rank: int,
-        n: int,
-        socket: str,
-        place: str,
-        backends: Sequence[str],
-        arguments: dict[str, Any],
-    ) -> None:
+    def __init__(self, task: _Task) -> None:
         self._ours, theirs = _server.Pipe(duplex=False)
-        self._log = Path(place, f"stack{rank}")
-        args = (theirs, program, rank, n, socket, place, tuple(backends), arguments)
-        self._process = _server.Process(target=_main, args=args)
+        self._log = Path(task.place, f"stack{task.rank}")
+        self._process = _server.Process(target=_main, args=(theirs, task))
         self._process.start()
         theirs.close()
 
@@ -107,29 +119,21 @@ class _Rank:
             self._ours.close()
 
 
-def _main(
-    answer: Connection,
-    program: Program,
-    rank: int,
-    n: int,
-    socket: str,
-    place: str,
-    backends: Sequence[str],
-    arguments: dict[str, Any],
-) -> None:
+def _main(answer: Connection, task: _Task) -> None:
     for name in [name for name in os.environ if name.startswith("RINGD_")]:
         del os.environ[name]
-    if socket:
-        os.environ["RINGD_SOCKET"] = socket
+    os.environ[MARK] = task.owner
+    if task.socket:
+        os.environ["RINGD_SOCKET"] = task.socket
     torch.set_num_threads(1)
-    stack = Path(place, f"stack{rank}").open("w")
+    stack = Path(task.place, f"stack{task.rank}").open("w")
     faulthandler.dump_traceback_later(PATIENCE_S - 10, file=stack)
     results: dict[str, Any] = {}
     failure = ""
     try:
-        for backend in backends:
+        for backend in task.backends:
             torch.manual_seed(0)
-            results[backend] = _under(backend, program, rank, n, place, arguments)
+            results[backend] = _under(backend, task)
     except BaseException:
         failure = traceback.format_exc()
     faulthandler.cancel_dump_traceback_later()
@@ -139,22 +143,19 @@ def _main(
     answer.close()
 
 
-def _under(
-    backend: str, program: Program, rank: int, n: int, place: str, arguments: dict[str, Any]
-) -> Any:
+def _under(backend: str, task: _Task) -> Any:
     dist.init_process_group(
         backend,
-        init_method=f"file://{place}/{backend.replace(':', '-')}",
-        rank=rank,
-        world_size=n,
+        init_method=f"file://{task.place}/{backend.replace(':', '-')}",
+        rank=task.rank,
+        world_size=task.n,
         timeout=timedelta(seconds=GROUP_TIMEOUT_S),
     )
     try:
-        return program(**arguments)
+        return task.program(**task.arguments)
     finally:
         with contextlib.suppress(AssertionError):  # a program may have destroyed it
             dist.destroy_process_group()
-        sys.stdout.flush()
 
 
 def same(expected: Any, got: Any) -> bool:
