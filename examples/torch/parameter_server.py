@@ -67,7 +67,9 @@ def serve(model: nn.Module, steps: int, way: str) -> None:
     vector_to_parameters(flat, model.parameters())
 
 
-def work(model: nn.Module, batches: Iterator[tuple[torch.Tensor, ...]], steps: int, way: str) -> None:
+def work(
+    model: nn.Module, batches: Iterator[tuple[torch.Tensor, ...]], steps: int, way: str
+) -> None:
     flat = parameters_to_vector(model.parameters()).detach()
     for step, (x, y) in zip(range(steps), batches, strict=False):
         fetch(flat, way)

@@ -9,7 +9,7 @@ and a run that finds a checkpoint there goes on from it.
 that names it, and end; torchrun starts all anew, and they go on from the last checkpoint. The
 losses are those of a run that nobody disturbed, bit for bit.
 
-Run it with: torchrun --nproc-per-node 4 --max-restarts 1 examples/torch/pretrain.py --folder /tmp/job
+Run it with: torchrun --nproc-per-node 4 --max-restarts 1 examples/torch/pretrain.py --folder job
 """
 
 import argparse
@@ -113,15 +113,23 @@ class Job:
         return step
 
 
+def lose_this_rank(folder: Path) -> None:
+    """Once: the next run finds the mark."""
+    mark = folder / "lost"
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main(arguments: argparse.Namespace) -> None:
+    arguments.folder.mkdir(exist_ok=True)
     dist.init_process_group(arguments.backend)
     job = Job(arguments.folder)
     first = job.load()
-    is_first_run = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
     batches = characters(job.replica, 2, first)
     for step, (x, y) in zip(range(first, arguments.steps), batches, strict=False):
-        if is_first_run and (dist.get_rank(), step) == (arguments.lose_rank, arguments.lose_step):
-            os.kill(os.getpid(), signal.SIGKILL)
+        if (dist.get_rank(), step) == (arguments.lose_rank, arguments.lose_step):
+            lose_this_rank(arguments.folder)
         loss = job.step(x, y)
         if loss is not None:
             say(step=step, loss=loss)
@@ -133,7 +141,7 @@ def main(arguments: argparse.Namespace) -> None:
 
 if __name__ == "__main__":
     options = parser(__doc__)
-    options.add_argument("--folder", type=Path, required=True, help="for checkpoints; it exists")
+    options.add_argument("--folder", type=Path, required=True, help="for checkpoints")
     options.add_argument("--save-every", type=int, default=5)
     options.add_argument("--lose-rank", type=int)
     options.add_argument("--lose-step", type=int)

@@ -44,7 +44,7 @@ def main() -> None:
     model = Classifier()
     trainer = lightning.Trainer(
         accelerator="cpu",
-        devices=int(os.environ["LOCAL_WORLD_SIZE"]),
+        devices=int(os.environ["LOCAL_WORLD_SIZE"]),  # noqa: TID251  as torchrun says it
         strategy=DDPStrategy(process_group_backend=arguments.backend),
         max_steps=arguments.steps,
         logger=False,

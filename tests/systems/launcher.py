@@ -1,8 +1,9 @@
 """Runs scripts as torchrun does, but quicker: torch is imported once, and each rank is a fork.
 
 Reads requests from standard input, a JSON object per line: ``script``, ``arguments``, ``size``,
-``folder``, ``timeout_s``. Each rank writes to ``folder/RANK.out`` and ``folder/RANK.err``. Answers each
-request with the exit codes of its ranks, a JSON list; a rank that runs out of time is killed.
+``folder``, ``timeout_s``. Each rank writes to ``folder/RANK.out`` and ``folder/RANK.err``.
+Answers each request with the exit codes of its ranks, a JSON list; a rank that runs out of time is
+killed.
 """
 
 from __future__ import annotations
@@ -25,8 +26,7 @@ import torch.distributed.fsdp
 import torch.distributed.optim
 import torch.distributed.pipelining
 import torch.distributed.tensor.parallel
-import torch.nn.parallel  # noqa: F401
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: F401
+import torch.nn.parallel
 
 torch.set_num_threads(1)
 
