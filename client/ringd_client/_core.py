@@ -307,9 +307,7 @@ class ClientState:
         """
         return ipc.pack(ipc.STATUS, self._enter(operation), scope)
 
-    def ask_to_open(
-        self, operation: Operation[Any], group: int, ranks: tuple[int, ...]
-    ) -> bytes:
+    def ask_to_open(self, operation: Operation[Any], group: int, ranks: tuple[int, ...]) -> bytes:
         """The datagram that opens a group whose members have agreed on its number elsewhere.
 
         Raises:

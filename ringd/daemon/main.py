@@ -225,9 +225,10 @@ async def _until_told(
         else:
             told.set()
 
-    watch = ProcessWatch(
-        loop, settings.parent_pid or 0, lambda: loop.call_later(PARENT_GRACE_S, orphaned)
-    )
+    def parent_ended() -> None:
+        loop.call_later(PARENT_GRACE_S, orphaned)
+
+    watch = ProcessWatch(loop, settings.parent_pid or 0, parent_ended)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     task = asyncio.ensure_future(work())

@@ -152,7 +152,9 @@ class Groups:
             or len(set(members)) != len(members)
             or engine.rank not in members
         ):
-            return InvalidArgumentError("a group has a number, and different ranks, ours among them")
+            return InvalidArgumentError(
+                "a group has a number, and different ranks, ours among them"
+            )
         if self._proposing or len(self) >= MAX_GROUPS:
             return InvalidArgumentError(
                 f"{MAX_GROUPS} groups are open on this rank, the limit; close some first"

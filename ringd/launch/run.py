@@ -13,6 +13,7 @@ import logging
 import secrets
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,6 +52,7 @@ class Job:
     job_id: str
     folder: Path
     secret_file: Path
+    store_port: int
 
     def socket(self, rank: int) -> Path:
         """The Unix socket of a rank's daemon."""
@@ -119,7 +121,15 @@ def _prepare(n: int, loaded: Loaded) -> Job:
         secret_file = folder / "secret"
         secret_file.touch(mode=0o600)
         secret_file.write_bytes(load_secret(settings))
-    return Job(loaded, n, job_id, folder, secret_file)
+    return Job(loaded, n, job_id, folder, secret_file, _free_port())
+
+
+def _free_port() -> int:
+    """A port for torch's store, free when we looked."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 async def _run(job: Job, command: Sequence[str]) -> int:
@@ -166,7 +176,10 @@ async def _start_all(
 
 
 def _environment(job: Job, rank: int, address: Address) -> dict[str, str]:
-    """What a rank's daemon and trainer see: the launcher's own settings, and their place."""
+    """What a rank's daemon and trainer see: the launcher's own settings, and their place.
+
+    Their place also in torchrun's variables, so that a script that calls init_process_group runs.
+    """
     overrides = {k: v for k, v in job.loaded.overrides().items() if k not in ("bind", "port")}
     overrides["log_level"] = _log_level(job.loaded)
     overrides |= {
@@ -179,6 +192,14 @@ def _environment(job: Job, rank: int, address: Address) -> dict[str, str]:
         "secret": None,
     }
     env = environment.for_child(environment.snapshot(), **overrides)
+    env |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(job.world_size),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(job.world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(job.store_port),
+    }
     # As many processes as ranks share the cores: more threads each would only fight for them.
     env.setdefault("OMP_NUM_THREADS", "1")
     env.setdefault("PYTHONUNBUFFERED", "1")

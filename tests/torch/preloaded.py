@@ -5,7 +5,7 @@ import torch
 import torch.distributed
 import torch.distributed.fsdp
 import torch.distributed.optim
-import torch.nn.parallel  # noqa: F401
+import torch.nn.parallel
 
 import ringd_client
 import ringd_client.torch

@@ -1,8 +1,8 @@
-"""Ranks for tests of the torch backend: N forked processes run one program under several backends.
+"""Ranks for tests of the torch backend: N processes run one program under several backends.
 
-The processes come from a server that has imported torch already, so they cost little. A program is a
-function of ``tests.torch.programs`` that uses torch.distributed and nothing of ours; what it returns
-under gloo is what is expected under ringd.
+They are forked by a server that has imported torch already, so they cost little. A program is a
+function of ``tests.torch.programs`` that uses torch.distributed and nothing of ours; what it
+returns under gloo is what is expected under ringd.
 """
 
 from __future__ import annotations
@@ -64,7 +64,18 @@ def run(
     """
     with tempfile.TemporaryDirectory(prefix="ringd-torch-") as place:
         ranks = [
-            _Rank(_Task(program, r, n, str(sockets[r]) if sockets else "", place, backends, owner, arguments))
+            _Rank(
+                _Task(
+                    program,
+                    r,
+                    n,
+                    str(sockets[r]) if sockets else "",
+                    place,
+                    backends,
+                    owner,
+                    arguments,
+                )
+            )
             for r in range(n)
         ]
         deadline = time.monotonic() + within_s
@@ -126,7 +137,7 @@ def _main(answer: Connection, task: _Task) -> None:
     if task.socket:
         os.environ["RINGD_SOCKET"] = task.socket
     torch.set_num_threads(1)
-    stack = Path(task.place, f"stack{task.rank}").open("w")
+    stack = os.open(Path(task.place, f"stack{task.rank}"), os.O_WRONLY | os.O_CREAT)
     faulthandler.dump_traceback_later(PATIENCE_S - 10, file=stack)
     results: dict[str, Any] = {}
     failure = ""

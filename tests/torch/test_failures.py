@@ -16,7 +16,8 @@ def test_m5_a_mismatch_raises_by_every_way_of_waiting_and_the_group_stands(both:
             assert told["class"] == "CollectiveMismatchError"
             assert told["is_torchs"]
             assert "RuntimeError" in told["kinds"]
-            assert "(10,)" in told["text"] and "(12,)" in told["text"]
+            assert "(10,)" in told["text"]
+            assert "(12,)" in told["text"]
             assert told["retry"] == "same_epoch"
             assert told["fields"]["seq"] >= 0
         assert seen["state"] == {"over": True, "well": False}
@@ -80,5 +81,3 @@ def test_t5b_a_member_that_left_before_its_first_call_is_named(own: Own) -> None
     assert told[1]["class"] == "PeerLostError"
     assert told[1]["fields"]["rank"] == 0
     assert told[1]["after_s"] < 3.0 * WIDER
-
-

@@ -1,4 +1,4 @@
-"""Training under ringd and under gloo: the same losses at each step, equal parameters on all ranks."""
+"""Training under ringd and under gloo: equal losses step by step, equal parameters everywhere."""
 
 from __future__ import annotations
 

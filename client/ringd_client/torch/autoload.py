@@ -19,7 +19,8 @@ def register() -> None:
     if not dist.is_available() or NAME in dist.Backend.backend_list:
         return
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
-    dist.register_rendezvous_handler(NAME, _rendezvous)
+    handlers: Any = dist
+    handlers.register_rendezvous_handler(NAME, _rendezvous)
 
 
 def _create(opts: Any, pg_options: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from ringd.errors import ConfigError, RingdError
 from ringd_client._calls import Place
@@ -46,7 +47,7 @@ def create(opts: Any, pg_options: Any) -> RingdProcessGroup:
         ranks = tuple(opts.global_ranks_in_group)
         world = _world() if ranks else None
         if world is None:
-            meeting = stores.fresh(opts.store, opts.group_size)
+            meeting: Store = stores.fresh(opts.store, opts.group_size)
             comm = _open_world(meeting, opts.group_rank, opts.group_size, until, options)
         else:
             meeting = world.meeting
@@ -79,12 +80,12 @@ def _check_version() -> None:
 
 def _world() -> RingdProcessGroup | None:
     """torch's default group, if it is one of ours."""
-    default = dist.distributed_c10d._get_default_group()
+    default: Any = dist.distributed_c10d._get_default_group()
     return default if isinstance(default, RingdProcessGroup) else None
 
 
 def _open_world(
-    meeting: dist.Store, rank: int, size: int, until: float, options: Options
+    meeting: Store, rank: int, size: int, until: float, options: Options
 ) -> Communicator:
     """Connect to the daemon that there is, or to one of our own."""
     socket = daemon_socket_or_none()
@@ -116,9 +117,7 @@ def _open_world(
 # ---------------------------------------------------------------- sub-groups
 
 
-def _open_group(
-    world: RingdProcessGroup, ranks: tuple[int, ...], until: float
-) -> Communicator:
+def _open_group(world: RingdProcessGroup, ranks: tuple[int, ...], until: float) -> Communicator:
     """Agree on a number with the other members, and have our daemon open the group.
 
     Raises:
@@ -136,14 +135,12 @@ def _open_group(
     return type(comm)(comm._connection, comm._arena, comm._membership, place)
 
 
-def _agreed_number(
-    comm: Communicator, meeting: dist.Store, ranks: tuple[int, ...], until: float
-) -> int:
+def _agreed_number(comm: Communicator, meeting: Store, ranks: tuple[int, ...], until: float) -> int:
     """The highest of the lowest numbers that the members have free.
 
     They meet by their ranks: torch's names of groups can differ between ranks.
     """
-    of_members = dist.PrefixStore("-".join(map(str, ranks)), meeting)
+    of_members = PrefixStore("-".join(map(str, ranks)), meeting)
     fresh = stores.fresh(of_members, len(ranks))
     fresh.set(f"free/{comm.rank}", str(comm._state.highest_group + 1))
     told = stores.gather(fresh, {rank: f"free/{rank}" for rank in ranks}, until)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from ringd.config import environment
 from ringd.errors import RendezvousError, RingdError
@@ -45,7 +45,7 @@ class OwnDaemon:
     owner: int
 
     @classmethod
-    def for_rank(cls, meeting: dist.Store, rank: int, size: int, until: float) -> Self:
+    def for_rank(cls, meeting: Store, rank: int, size: int, until: float) -> Self:
         """The daemon for a world: the one that stands, if all ranks have theirs; else a new one.
 
         Args:
@@ -98,9 +98,7 @@ _own: OwnDaemon | None = None
 _rendezvous: subprocess.Popen[bytes] | None = None
 
 
-def _plan(
-    store: dist.Store, standing: OwnDaemon | None, size: int, until: float
-) -> dict[str, Any]:
+def _plan(store: Store, standing: OwnDaemon | None, size: int, until: float) -> dict[str, Any]:
     """For rank 0: where all meet; a new rendezvous, unless all daemons stand."""
     if standing is not None:
         jobs = stores.gather(store, {rank: f"stands/{rank}" for rank in range(size)}, until)

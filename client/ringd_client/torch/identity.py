@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from ringd.errors import InvalidArgumentError, RingdError
 from ringd_client._connection import Connection
@@ -21,7 +22,18 @@ _open: Final[set[Identity]] = set()
 """If only C++ held a group, its Python methods would be gone."""
 
 
-class Identity(dist.ProcessGroup):
+if TYPE_CHECKING:
+
+    class _ProcessGroup:
+        """torch's, whose declared overloads no method in Python could override."""
+
+        def __init__(self, rank: int, size: int) -> None: ...
+
+else:
+    _ProcessGroup = dist.ProcessGroup
+
+
+class Identity(_ProcessGroup):
     """The part of a group that is no call.
 
     Args:
@@ -31,9 +43,7 @@ class Identity(dist.ProcessGroup):
         options: of the group.
     """
 
-    def __init__(
-        self, comm: Communicator, store: dist.Store, meeting: dist.Store, options: Options
-    ) -> None:
+    def __init__(self, comm: Communicator, store: Store, meeting: Store, options: Options) -> None:
         super().__init__(comm.rank, comm.world_size)
         self.comm = comm
         self.options = options
@@ -73,8 +83,8 @@ class Identity(dist.ProcessGroup):
 
     _set_group_name = setGroupName
     _set_group_desc = setGroupDesc
-    group_name = property(getGroupName)  # type: ignore[assignment]
-    group_desc = property(getGroupDesc)  # type: ignore[assignment]
+    group_name = property(getGroupName)
+    group_desc = property(getGroupDesc)
 
     @property
     def _device_types(self) -> list[torch.device]:
@@ -86,7 +96,7 @@ class Identity(dist.ProcessGroup):
     def _get_backend_name(self) -> str:
         return NAME
 
-    def get_group_store(self) -> dist.Store:
+    def get_group_store(self) -> Store:
         """torch's store, for this group."""
         return self._store
 
@@ -140,7 +150,7 @@ class Identity(dist.ProcessGroup):
     # ------------------------------------------------------------ the end
 
     def shutdown(self) -> None:
-        """Wait for what is in flight, up to the deadlines, and close. A second call does nothing."""
+        """Wait for what is in flight, up to the deadlines, and close; once is enough."""
         _open.discard(self)
         try:
             self.comm.close()
@@ -179,7 +189,9 @@ class Identity(dist.ProcessGroup):
 
     mergeRemoteGroup = merge_remote_group
 
-    def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
         """See :func:`ringd_client.torch.monitored_barrier`."""
         from ringd_client.torch.late import monitored_barrier
 

@@ -13,7 +13,7 @@ from ringd_client.torch.identity import Identity
 
 
 def monitored_barrier(
-    group: dist.ProcessGroup | None = None,
+    group: dist.ProcessGroup | Identity | None = None,
     timeout: timedelta | None = None,
     wait_all_ranks: bool = False,
 ) -> None:

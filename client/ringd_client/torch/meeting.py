@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlparse
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.distributed.distributed_c10d import default_pg_timeout
 
 from ringd.config import environment
@@ -20,7 +20,7 @@ from ringd_client._launch import LAUNCHERS, launch_of
 from ringd_client.torch.errors import for_torch
 
 
-def rendezvous(url: str, timeout: timedelta | None) -> Iterator[tuple[dist.Store, int, int]]:
+def rendezvous(url: str, timeout: timedelta | None) -> Iterator[tuple[Store, int, int]]:
     """For torch: a store on rank 0's host, our rank and the number of ranks.
 
     Args:
@@ -35,7 +35,9 @@ def rendezvous(url: str, timeout: timedelta | None) -> Iterator[tuple[dist.Store
     if launch is None:
         known = "; ".join(", ".join(needed) for needed, _ in LAUNCHERS)
         raise for_torch(
-            ConfigError(f"no launcher told rank and world size. One of these sets is wanted: {known}")
+            ConfigError(
+                f"no launcher told rank and world size. One of these sets is wanted: {known}"
+            )
         )
     host, port = place.hostname or launch.host, place.port or launch.port
     if not host or not port:
@@ -46,7 +48,7 @@ def rendezvous(url: str, timeout: timedelta | None) -> Iterator[tuple[dist.Store
             )
         )
     agent = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store: Any = dist.TCPStore(
+    store: Any = TCPStore(
         host,
         port,
         launch.world_size,
@@ -56,6 +58,6 @@ def rendezvous(url: str, timeout: timedelta | None) -> Iterator[tuple[dist.Store
     )
     if agent:
         attempt = environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        store = dist.PrefixStore(f"/worker/attempt_{attempt}", store)
+        store = PrefixStore(f"/worker/attempt_{attempt}", store)
     yield store, launch.rank, launch.world_size
     raise for_torch(ConfigError("ringd:// can't meet a second time; call init_process_group again"))

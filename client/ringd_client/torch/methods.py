@@ -48,5 +48,3 @@ def method(
         return call
 
     return decorate
-
-

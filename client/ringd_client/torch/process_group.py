@@ -12,8 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import Work
-from torch.distributed.distributed_c10d import (
+from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceCoalescedOptions,
     AllreduceOptions,
@@ -25,6 +24,7 @@ from torch.distributed.distributed_c10d import (
     ReduceScatterOptions,
     ScatterOptions,
 )
+from torch.distributed import Work
 
 from ringd.errors import RingdError
 from ringd_client import _collectives as collectives
@@ -132,9 +132,7 @@ class RingdProcessGroup(Identity):
         opts = given_as(AllgatherOptions, opts, timeout)
         tensor = single(inputs, "input_tensors")
         parts = list(outputs[0]) if isinstance(outputs[0], (list, tuple)) else list(outputs)
-        return self._call(
-            collectives.all_gather, opts, parts, all_moved(parts), moved(tensor)
-        )
+        return self._call(collectives.all_gather, opts, parts, all_moved(parts), moved(tensor))
 
     @method("all_gather")
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
@@ -178,9 +176,7 @@ class RingdProcessGroup(Identity):
         if opts.rootRank == self.comm.rank:
             parts = list(single(inputs, "input_tensors"))
         source = None if parts is None else all_moved(parts)
-        return self._call(
-            collectives.scatter, opts, [tensor], moved(tensor), source, opts.rootRank
-        )
+        return self._call(collectives.scatter, opts, [tensor], moved(tensor), source, opts.rootRank)
 
     @method("all_to_all")
     def all_to_all_single(
@@ -239,7 +235,7 @@ class RingdProcessGroup(Identity):
         """:meth:`all_gather_single` of several pairs."""
         opts = given_as(AllgatherOptions, opts)
         pairs = zip(all_moved(outputs), all_moved(inputs), strict=True)
-        calls = [(collectives.all_gather, pair, {}) for pair in pairs]
+        calls: list[Call] = [(collectives.all_gather, pair, {}) for pair in pairs]
         return self._coalesce(calls, opts, list(outputs))
 
     @method("reduce_scatter")
@@ -258,7 +254,7 @@ class RingdProcessGroup(Identity):
         opts = given_as(AllgatherOptions, opts)
         lists = [[moved(of_rank[i]) for of_rank in outputs] for i in range(len(inputs))]
         pairs = zip(lists, all_moved(inputs), strict=True)
-        calls = [(collectives.all_gather, pair, {}) for pair in pairs]
+        calls: list[Call] = [(collectives.all_gather, pair, {}) for pair in pairs]
         return self._coalesce(calls, opts, [t for of_rank in outputs for t in of_rank])
 
     # ------------------------------------------------------------ messages

@@ -9,23 +9,22 @@ import time
 from collections.abc import Mapping
 from datetime import timedelta
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
 
 from ringd.errors import RendezvousError
 
 
-
-def fresh(store: dist.Store, size: int) -> dist.PrefixStore:
+def fresh(store: Store, size: int) -> PrefixStore:
     """A part of the store that nobody has written to: the same for all of ``size`` ranks.
 
     It is counted, so each rank has to come here once for each time that all do: keys of an earlier
     group of the same name may still be there.
     """
     came = store.add("ringd/came", 1)
-    return dist.PrefixStore(f"ringd/{(came - 1) // size}", store)
+    return PrefixStore(f"ringd/{(came - 1) // size}", store)
 
 
-def gather(store: dist.Store, keys: Mapping[int, str], until: float) -> dict[int, str]:
+def gather(store: Store, keys: Mapping[int, str], until: float) -> dict[int, str]:
     """What the ranks have written, by rank; waits for them.
 
     Args:
@@ -52,7 +51,7 @@ def gather(store: dist.Store, keys: Mapping[int, str], until: float) -> dict[int
     return {rank: store.get(key).decode() for rank, key in keys.items()}
 
 
-def _has(store: dist.Store, key: str) -> bool:
+def _has(store: Store, key: str) -> bool:
     try:
         return bool(store.check([key]))
     except RuntimeError:  # the store itself is gone

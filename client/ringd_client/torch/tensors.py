@@ -75,4 +75,4 @@ def cut(tensor: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
     if not tensor.numel():
         return [tensor.reshape(-1)[:0] for _ in sizes]
     row = tensor.numel() // tensor.shape[0]
-    return list(tensor.split([size // row for size in sizes]))
+    return list(torch.split(tensor, [size // row for size in sizes]))

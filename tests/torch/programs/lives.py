@@ -82,6 +82,6 @@ def sent_before_leaving() -> Any:
     small, large = torch.zeros(1000), torch.zeros(1 << 21)
     dist.recv(small, 0)
     dist.recv(large, 0)
-    return torch.equal(small, torch.arange(1000.0)) and torch.equal(large, torch.arange(2.0 * (1 << 20)))
-
-
+    return torch.equal(small, torch.arange(1000.0)) and torch.equal(
+        large, torch.arange(2.0 * (1 << 20))
+    )

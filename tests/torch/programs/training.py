@@ -18,7 +18,9 @@ STEPS = 5
 def model() -> nn.Module:
     """A small network, the same on all ranks."""
     torch.manual_seed(7)
-    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4))
+    return nn.Sequential(
+        nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)
+    )
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
