@@ -30,8 +30,8 @@ On ``stack_signal`` the main thread writes its Python stack to the memfd that co
 (faulthandler; absent: it does not). ``exception``, with "raised", is what ended the program's work.
 Times are seconds; None or 0: the default. ``local`` is what may differ between ranks: of all_to_all
 the rows for each rank and then from each rank, of send and recv the tag, else None. ``result`` is
-the sender's rank for recv, else None. OPEN_GROUP is answered by DONE too; its ``ranks`` are those of
-the world, in the order of the group.
+the sender's rank for recv, else None. OPEN_GROUP is answered by DONE too; its ``ranks`` are those
+of the world, in the order of the group.
 """
 
 from __future__ import annotations

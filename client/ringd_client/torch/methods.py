@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar
+from types import CodeType
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from torch._C._dynamo import eval_frame
 from torch.distributed import DistBackendError
 
 from ringd.errors import RingdError
@@ -34,6 +36,9 @@ def method(
     def decorate(function: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
         @wraps(function)
         def call(self: G, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            compiler = eval_frame.get_eval_frame_callback()
+            if compiler is not None:
+                eval_frame.set_eval_frame(None)
             try:
                 return function(self, *args, **kwargs)
             except DistBackendError:
@@ -43,8 +48,19 @@ def method(
                 if collective not in POINT_TO_POINT:
                     self.comm._refuse(collective, error)
                 raise for_torch(error) from exc
+            finally:
+                if compiler is not None:
+                    eval_frame.set_eval_frame(compiler)
 
+        _leave_alone(call.__code__)
         call._torchdynamo_disable = True  # type: ignore[attr-defined]
         return call
 
     return decorate
+
+
+def _leave_alone(code: CodeType) -> None:
+    """Have torch.compile run this code as it is; what it calls is up to :func:`method`."""
+    frames: Any = eval_frame
+    strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    frames.set_code_exec_strategy(code, strategy)
