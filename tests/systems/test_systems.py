@@ -53,10 +53,7 @@ class Said:
     @classmethod
     def of(cls, text: str) -> Said:
         losses, parameters, kept = {}, {}, []
-        for line in text.splitlines():
-            if not line.startswith("{"):
-                continue
-            said = json.loads(line)
+        for said in json_lines(text):
             run, rank = said.get("run", 0), said["rank"]
             if "loss" in said:
                 losses[run, rank, said["step"]] = said["loss"]
@@ -125,15 +122,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     assert launcher.wait(timeout=30) == 0
 
 
-def torchrun(size: int, example: str, *arguments: str, restarts: int = 0) -> Said:
-    """The same by the real one."""
+def torchrun(size: int, example: str, *arguments: str, restarts: int = 0, **variables: str) -> str:
+    """The same by the real one; what it prints."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
             *("--nproc-per-node", str(size), "--max-restarts", str(restarts)),
             *(str(EXAMPLES / f"{example}.py"), *arguments),
         ],
-        env=environment(),
+        env=environment() | variables,
         cwd=TOP,
         capture_output=True,
         text=True,
@@ -141,7 +138,11 @@ def torchrun(size: int, example: str, *arguments: str, restarts: int = 0) -> Sai
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return Said.of(done.stdout)
+    return done.stdout
+
+
+def json_lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
 
 def compare(ours: Said, theirs: Said, *, exact: bool) -> None:
@@ -292,12 +293,30 @@ def test_a_job_that_lost_a_rank_has_the_losses_of_one_that_did_not(
         restarts=1,
     )
     assert (tmp_path / "last").read_text() == "10"
-    compare(disturbed, whole, exact=True)
+    compare(Said.of(disturbed), whole, exact=True)
+
+
+@pytest.mark.slow
+def test_buckets_travel_while_the_backward_pass_computes(tmp_path: Path) -> None:
+    """Both clocks are CLOCK_MONOTONIC; without overlap no bucket could arrive in the midst."""
+    accounting = tmp_path / "ops.jsonl"
+    printed = torchrun(2, "overlap", "--steps", "6", RINGD_ACCOUNTING=str(accounting))
+    buckets = [op for op in json_lines(accounting.read_text()) if op["op"] == "all_reduce"]
+    passes = [said for said in json_lines(printed) if said.get("step", 0) > 0]
+    assert len(passes) == 2 * 5  # in step 0 DDP finds out in which order gradients come
+    arrived = [
+        op
+        for said in passes
+        for op in buckets
+        if op["rank"] == said["rank"]
+        and said["began_ns"] < op["start_ns"] < op["end_ns"] < said["last_gradient_ns"]
+    ]
+    assert len(arrived) >= len(passes)
 
 
 def test_the_readme_names_every_program_and_its_links_lead_to_files() -> None:
     page = (EXAMPLES / "README.md").read_text()
-    linked = set(re.findall(r"\]\(([^)#]+)\)", page))
+    linked = set(re.findall(r"\]\(([^)#/]+)\)", page))
     assert {path.name for path in EXAMPLES.glob("*.py")} - {"common.py"} == linked
     for program in linked:
         docstring = (EXAMPLES / program).read_text().split('"""')[1]
