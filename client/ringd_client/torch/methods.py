@@ -52,8 +52,9 @@ def method(
                 if compiler is not None:
                     eval_frame.set_eval_frame(compiler)
 
-        _leave_alone(call.__code__)
-        call._torchdynamo_disable = True  # type: ignore[attr-defined]
+        made: Any = call
+        _leave_alone(made.__code__)
+        made._torchdynamo_disable = True
         return call
 
     return decorate
