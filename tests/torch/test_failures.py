@@ -78,6 +78,7 @@ def test_a_killed_rank_is_named_to_all_survivors_by_every_way_of_waiting(own: Ow
 
 def test_t5b_a_member_that_left_before_its_first_call_is_named(own: Own) -> None:
     told = own(failures.exits_early, 2)
-    assert told[1]["class"] == "PeerLostError"
+    # Its destroy_process_group frees the group first and says goodbye then.
+    assert told[1]["class"] in ("GroupFreedError", "PeerLostError")
     assert told[1]["fields"]["rank"] == 0
     assert told[1]["after_s"] < 3.0 * WIDER
