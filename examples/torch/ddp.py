@@ -1,4 +1,4 @@
-"""DistributedDataParallel: each rank trains on its share, gradients are averaged in the backward.
+"""DistributedDataParallel: each rank trains on its share of the digits, gradients are averaged.
 
 ``--variant`` shows what scripts do with it:
 

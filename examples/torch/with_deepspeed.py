@@ -1,6 +1,8 @@
 """DeepSpeed's ZeRO, stages 1 to 3, on the CPU: ``init_process_group`` first, as with Accelerate.
 
-Needs the package ``deepspeed``.
+Needs the package ``deepspeed``, and a C++ compiler: DeepSpeed compiles a part of itself when it is
+first used, which takes a minute or two. (If that is killed, a file ``lock`` stays in
+``~/.cache/torch_extensions``, and later runs wait for it.)
 
 Run it with: DS_ACCELERATOR=cpu torchrun --nproc-per-node 2 examples/torch/with_deepspeed.py
 """

@@ -82,13 +82,14 @@ class Layer:
             parameter.grad = None
 
     def kept(self) -> int:
-        """How many numbers there are between steps: parameters, gradients, and Adam's two."""
-        gradients = [p.grad.numel() for p in self.parameters if p.grad is not None]
-        return (
-            self.whole.untyped_storage().nbytes() // 4
-            + (sum(gradients) or self.part.numel())
-            + 2 * self.part.numel()
-        )
+        """How many numbers there are between steps: parameters, gradients, and Adam's two.
+
+        Where the whole is kept, the copy of our part of it is not counted.
+        """
+        parameters = self.whole.untyped_storage().nbytes() // self.whole.itemsize
+        gradients = sum(p.grad.numel() for p in self.parameters if p.grad is not None)
+        part = self.part.numel()
+        return (parameters or part) + (gradients or part) + 2 * part
 
 
 def flat_views(flat: torch.Tensor, sizes: list[int]) -> tuple[torch.Tensor, ...]:

@@ -22,13 +22,13 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
 
 TOP = Path(__file__).resolve().parents[2]
 EXAMPLES = TOP / "examples" / "torch"
 BACKENDS = ("gloo", "ringd")
 TOLERANCE = 1e-6
-TIMEOUT_S = 100.0
+TIMEOUT_S = 200.0
 NEED = {
     "with_lightning": "lightning",
     "with_accelerate": "accelerate",
@@ -134,7 +134,7 @@ def torchrun(size: int, example: str, *arguments: str, restarts: int = 0, **vari
         cwd=TOP,
         capture_output=True,
         text=True,
-        timeout=2 * TIMEOUT_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -243,9 +243,9 @@ def test_four_ways_of_averaging_gradients_have_the_same_losses(run: Run) -> None
 @pytest.mark.slow
 def test_each_stage_of_zero_keeps_less_and_learns_the_same(run: Run) -> None:
     stages = [run("zero_stages", 2, "--stage", stage) for stage in "123"]
-    first, second, third = (said.kept[0] for said in stages)
-    assert first > second > third
-    assert third * 2 == first * 2 - second + third  # what each stage halves is as large
+    numbers = 65 * 64 + 65 * 64 + 65 * 10
+    halved = (2, 3, 4)  # of Adam's two, gradients and parameters, with two ranks
+    assert [said.kept for said in stages] == [[(8 - n) * numbers // 2] * 2 for n in halved]
     assert len({tuple(sorted(said.parameters.items())) for said in stages}) == 1
 
 
