@@ -11,6 +11,8 @@ TORCH ?= cpu
 TORCH_INDEX ?=
 # Further arguments of demo, test, bench and sim.
 ARGS ?=
+# How many seeds sim runs.
+SEEDS ?= 500
 
 PY := .venv/bin/python
 STAMP := .venv/.ringd-installed
@@ -65,7 +67,7 @@ else
 	$(PY) -m pytest $(ARGS)
 endif
 
-slow: $(STAMP) ## Run the long tests, which `make test` leaves out: soaks, 500 seeds, 10,000 operations
+slow: $(STAMP) ## Run the long tests, which `make test` leaves out: soaks, 10,000 operations
 	$(PY) -m pytest -m slow
 
 check: $(STAMP) ## Format, lint, types, architecture
@@ -84,8 +86,8 @@ bench: $(STAMP) ## Measure all_reduce beside gloo (ARGS="--quick" for a shorter 
 docs: $(STAMP) ## Test the documentation: its links, its code blocks
 	$(PY) -m pytest tests/docs $(ARGS)
 
-sim: $(STAMP) ## Run the simulation: the real engine in virtual time, with faults
-	$(PY) -m ringd.sim $(ARGS)
+sim: $(STAMP) ## Simulate jobs with faults in virtual time, on all cores (SEEDS=10000)
+	$(PY) -m ringd.sim --seeds $(SEEDS) $(ARGS)
 
 dist: $(STAMP) ## Build wheel and sdist
 	rm -rf dist

@@ -78,6 +78,15 @@ class HandshakeRefusedError(RendezvousError):
     retry: ClassVar[Retry] = "never"
 
 
+class QuorumLostError(RendezvousError):
+    """This side of the job may not go on: the others may, without it.
+
+    Fields: epoch (that is over), here, missing (ranks).
+    """
+
+    code: ClassVar[str] = "quorum_lost"
+
+
 class AddressInUseError(RingdError):
     """A port is taken; the text has host:port."""
 

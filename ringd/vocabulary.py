@@ -6,10 +6,12 @@ fingerprint that every rank must agree on.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property, lru_cache
+from hashlib import blake2b
 from typing import Any, Literal
 
 import msgpack
@@ -25,6 +27,7 @@ MAX_WORLD = 1024
 MAX_SPEC_BYTES = 16 * 1024
 """Room for one count per rank of the largest group."""
 MAX_TAG = 2**31 - 1
+DIGEST_BYTES = 8
 
 DTypeKind = Literal["bool", "int", "float", "complex", "opaque"]
 
@@ -104,6 +107,7 @@ class Collective(str, Enum):
     ALL_TO_ALL = "all_to_all"
     BROADCAST = "broadcast"
     BARRIER = "barrier"
+    AGREE = "agree"
     NEW_GROUP = "new_group"
 
 
@@ -125,11 +129,14 @@ ALGORITHMS: dict[str, tuple[str, ...]] = {
     "all_to_all": ("auto", "pairwise", "direct"),
     "broadcast": ("auto", "tree", "chain"),
     "barrier": ("auto", "exchange", "tree"),
+    "agree": ("auto",),
     "new_group": ("auto",),
 }  # fmt: skip
 DETERMINISTIC_ALGORITHMS: tuple[str, ...] = ("auto", "direct", "exchange", "chain")
 """With these the reduction is the left fold in rank order."""
 REDUCING: frozenset[str] = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+FOLDING: frozenset[str] = REDUCING | {"agree", "new_group"}
+"""Those too whose reduction is part of what they are, and no choice of the caller."""
 ROOTED: frozenset[str] = frozenset({"broadcast", "reduce", "gather", "scatter"})
 MAY_RETURN_EARLY: frozenset[str] = ROOTED | {"all_to_all", "new_group"}
 """Where a rank may be through before it can know that another one called something else."""
@@ -157,7 +164,8 @@ class OpSpec:
         counts: rows of each rank's part, in rank order, where parts are uneven; the members of a
             new_group, as ranks of the parent in the order of the new group. Empty otherwise.
         fused: where several calls travel as one, the elements of each (of each one's part,
-            IN_PARTS); ``shape`` is their sum then.
+            IN_PARTS); ``shape`` is their sum then, and ``fused_shapes`` tells their shapes apart:
+            see :func:`shapes_digest`.
     """
 
     collective: str
@@ -171,6 +179,7 @@ class OpSpec:
     compression: str = ""
     counts: tuple[int, ...] = ()
     fused: tuple[int, ...] = ()
+    fused_shapes: bytes = b""
 
     @cached_property
     def count(self) -> int:
@@ -203,7 +212,7 @@ class OpSpec:
                 self.deterministic,
                 self.compression,
                 list(self.counts),
-                list(self.fused),
+                [*self.fused, self.fused_shapes] if self.fused else [],
             ]
         )
         return data
@@ -212,7 +221,7 @@ class OpSpec:
         parts = [self.collective]
         if self.group:
             parts.append(f"group={self.group}")
-        if self.reduce_op:
+        if self.reduce_op and self.collective != Collective.AGREE.value:
             parts.append(f"op={self.reduce_op}")
         if self.collective in POINT_TO_POINT:
             parts.append(f"peer={'any' if self.root == ANY_SOURCE else self.root}")
@@ -220,13 +229,14 @@ class OpSpec:
             parts.append(f"root={self.root}")
         if self.collective == Collective.NEW_GROUP.value:
             parts.append(f"ranks={_listed(self.counts)}")
-        elif self.dtype:
+        elif self.dtype and self.collective != Collective.AGREE.value:
             word = "row shape" if self.rows_are_counted else "shape"
             parts.append(f"dtype={self.dtype} {word}={tuple(self.shape)}")
             if self.counts:
                 parts.append(f"counts={_listed(self.counts)}")
             if self.fused:
                 parts.append(f"coalesced from {len(self.fused)} calls of {_listed(self.fused)}")
+                parts.append(f"(shapes {self.fused_shapes.hex()})")
         if self.algorithm != "auto":
             parts.append(f"algorithm={self.algorithm}")
         if self.deterministic:
@@ -241,12 +251,24 @@ class OpSpec:
         return bool(self.counts) or self.collective == Collective.ALL_TO_ALL.value
 
 
+@lru_cache(maxsize=1024)
+def agree_spec(group: int) -> OpSpec:
+    """The only form of an agree: the least of one byte of each rank, 0 or 1."""
+    return OpSpec(Collective.AGREE.value, "uint8", "min", (1,), group=group)
+
+
 def _listed(numbers: tuple[int, ...]) -> str:
     """All of a short list; the ends of a long one."""
     if len(numbers) <= 12:
         return str(list(numbers))
     head, tail = ", ".join(map(str, numbers[:6])), ", ".join(map(str, numbers[-3:]))
     return f"[{head}, ... {tail}] ({len(numbers)} in all)"
+
+
+def shapes_digest(shapes: Iterable[tuple[int, ...]]) -> bytes:
+    """What ranks compare instead of the shapes of coalesced calls, which would be long."""
+    packed = msgpack.packb([list(shape) for shape in shapes])
+    return blake2b(packed, digest_size=DIGEST_BYTES).digest()
 
 
 @lru_cache(maxsize=4096)
@@ -272,6 +294,11 @@ def unpack_spec(data: bytes) -> OpSpec:
         raise ValueError("a field of the fingerprint has the wrong type")
     if type(deterministic) is not bool or not isinstance(shape, list) or len(shape) > MAX_DIMS:
         raise ValueError("a field of the fingerprint has the wrong type")
+    shapes = b""
+    if isinstance(fused, list) and fused:
+        *fused, shapes = fused
+        if not isinstance(shapes, bytes) or len(shapes) != DIGEST_BYTES:
+            raise ValueError(f"the sizes of coalesced calls end with {DIGEST_BYTES} bytes")
     for sizes in (shape, counts, fused):
         if not isinstance(sizes, list) or not all(type(d) is int and d >= 0 for d in sizes):
             raise ValueError("shape, counts and fused hold whole numbers that are not negative")
@@ -287,6 +314,7 @@ def unpack_spec(data: bytes) -> OpSpec:
         compression=compression,
         counts=tuple(counts),
         fused=tuple(fused),
+        fused_shapes=shapes,
     )
 
 
@@ -317,6 +345,8 @@ def check_spec(spec: OpSpec, world_size: int) -> None:
         raise InvalidArgumentError(
             f"root {spec.root} is not a rank of this group: ranks are 0 to {world_size - 1}"
         )
+    if spec.collective == Collective.AGREE.value and spec != agree_spec(spec.group):
+        raise InvalidArgumentError("an agree has one form: the least of one byte of each rank")
     if spec.collective == Collective.NEW_GROUP.value:
         _check_members(spec.counts, world_size)
     elif spec.counts and (spec.collective not in IN_PARTS or len(spec.counts) != world_size):

@@ -30,6 +30,7 @@ from ringd.errors import (
     ObjectTooLargeError,
     PeerLostError,
     ProtocolError,
+    QuorumLostError,
     RendezvousError,
     RingdError,
     TooManyOperationsError,
@@ -45,6 +46,7 @@ if sys.platform != "linux":
     )
 
 from ringd import __version__
+from ringd_client._epochs import Reform
 from ringd_client._handle import Handle
 from ringd_client._messages import Recv, Send
 from ringd_client._reductions import PremulSum, premul_sum
@@ -72,7 +74,9 @@ __all__ = [
     "PeerLostError",
     "PremulSum",
     "ProtocolError",
+    "QuorumLostError",
     "Recv",
+    "Reform",
     "RendezvousError",
     "RingdError",
     "Send",

@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from ringd.errors import RingdError
 from ringd.wire import ipc
-from ringd_client._core import ClientState, Operation, UnsentError
+from ringd_client._core import ClientState
+from ringd_client._operation import Operation, UnsentError
+from ringd_client._process import Departure
 from ringd_client._transport import FAREWELL_S, Transport
 
 LONG_COPY_BYTES: Final = 1 << 20
@@ -53,9 +55,8 @@ class AsyncConnection:
         Raises:
             RingdError: it was not posted; its memory is free again.
         """
-        remaining_s = max(operation.began + operation.timeout_s - time.monotonic(), 0.001)
         try:
-            self._send(self.state.submit(operation, remaining_s))
+            self._send(self.state.submit(operation, operation.left_s(time.monotonic())))
         except RingdError as exc:
             operation.withdraw(exc)
             raise
@@ -241,7 +242,7 @@ class AsyncConnection:
 
     # ------------------------------------------------------------ the end
 
-    async def close(self, *, how: str, detail: str, wait: bool) -> None:
+    async def close(self, leaving: Departure, *, wait: bool) -> None:
         """Say goodbye and close; see the blocking twin. Being cancelled shortens it."""
         if self._closing:
             return
@@ -251,7 +252,7 @@ class AsyncConnection:
             if wait:
                 await self._all_over()
                 await self._all_sent()
-            await self._say_goodbye(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
+            await self._say_goodbye(ipc.pack(ipc.GOODBYE, leaving.words()))
             await asyncio.wait([self._ended], timeout=FAREWELL_S)
         finally:
             self._disconnect()
@@ -275,13 +276,13 @@ class AsyncConnection:
             async with asyncio.timeout(FAREWELL_S):
                 await self._flushed.wait()
 
-    def leave_now(self, how: str, detail: str) -> None:
+    def leave_now(self, leaving: Departure) -> None:
         """Say goodbye without an event loop."""
         if self._gone:
             return
         self._closing = self._gone = True
         self.state.ended = self.state.closed()
-        self._transport.say_goodbye(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
+        self._transport.say_goodbye(ipc.pack(ipc.GOODBYE, leaving.words()))
         self._transport.hear_out()
         self._drop_outbox()
         self._transport.close()

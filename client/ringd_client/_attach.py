@@ -12,7 +12,8 @@ from typing import Any, Final
 from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdError, from_wire
 from ringd.wire import ipc
 from ringd_client import _stack
-from ringd_client._core import GRACE_S, MAX_IN_FLIGHT
+from ringd_client._core import MAX_IN_FLIGHT
+from ringd_client._operation import GRACE_S
 from ringd_client._transport import Transport, dial
 
 DEFAULT_TIMEOUT_S: Final = 300.0
@@ -31,9 +32,12 @@ def is_positive(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Which place in which group the daemon gave us, and its settings for our calls.
+    """Which place in which epoch the daemon gave us, and its settings for our calls.
 
-    ``arena_limit_bytes`` 0: not set.
+    Attributes:
+        rank, world_size: our place among the members of the epoch.
+        ranks: the members, each by the rank that its daemon was started with.
+        arena_limit_bytes: 0: not set.
     """
 
     rank: int
@@ -42,10 +46,23 @@ class Membership:
     timeout_s: float = DEFAULT_TIMEOUT_S
     max_in_flight: int = MAX_IN_FLIGHT
     arena_limit_bytes: int = 0
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def seat(self) -> int:
+        """The rank that our daemon was started with: what errors call this rank."""
+        return self.ranks[self.rank]
 
     @classmethod
     def of(cls, welcome: dict[str, Any]) -> Membership:
-        """From the body of a WELCOME; settings that it lacks have their defaults."""
+        """From the body of a WELCOME; settings that it lacks have their defaults.
+
+        Raises:
+            KeyError, ValueError, TypeError: it is none.
+        """
+        ranks = tuple(welcome.get("ranks") or range(welcome["world_size"]))
+        if len(ranks) != welcome["world_size"] or not 0 <= welcome["rank"] < len(ranks):
+            raise ValueError(f"rank {welcome['rank']} of the {welcome['world_size']} ranks {ranks}")
         return cls(
             welcome["rank"],
             welcome["world_size"],
@@ -53,6 +70,7 @@ class Membership:
             float(welcome.get("timeout_s") or DEFAULT_TIMEOUT_S),
             int(welcome.get("max_in_flight") or MAX_IN_FLIGHT),
             int(welcome.get("arena_limit_bytes") or 0),
+            ranks,
         )
 
 

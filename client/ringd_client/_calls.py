@@ -19,10 +19,12 @@ from ringd.errors import (
     UnsupportedTypeError,
 )
 from ringd.vocabulary import DTYPES, POINT_TO_POINT
+from ringd.wire.bounds import OF_CALL, OF_COMMUNICATOR, OF_DAEMON, Bound
 from ringd_client._arena import Arena
 from ringd_client._attach import Membership, is_positive
-from ringd_client._core import ClientState, Operation, UnsentError, withdraw
+from ringd_client._core import ClientState
 from ringd_client._kinds import Kinds, poison_spec
+from ringd_client._operation import GRACE_S, Operation, UnsentError, withdraw
 from ringd_client._plan import Planner
 from ringd_client._tensors import adapter_named
 
@@ -60,19 +62,36 @@ class Caller(ABC):
     Args:
         state, arena, membership: shared by the communicators of one connection.
         place: None for the world.
+        default_timeout_s: of calls that name none; None: the daemon's.
     """
 
     def __init__(
-        self, state: ClientState, arena: Arena, membership: Membership, place: Place | None
+        self,
+        state: ClientState,
+        arena: Arena,
+        membership: Membership,
+        place: Place | None,
+        default_timeout_s: float | None,
     ) -> None:
-        if place is None:
-            place = Place(0, membership.rank, tuple(range(membership.world_size)))
         self._state = state
         self._arena = arena
+        self._default_timeout_s = default_timeout_s
+        self._batch: Batch | None = None
+        self._take_place(membership, place)
+
+    def _take_place(self, membership: Membership, place: Place | None) -> None:
+        """Of the group, in the membership's epoch."""
+        if place is None:
+            place = Place(0, membership.rank, membership.ranks)
+        kinds = Kinds(place.rank, len(place.ranks), place.group)
         self._membership = membership
         self._place = place
-        self._planner = Planner(Kinds(place.rank, len(place.ranks), place.group), arena)
-        self._batch: Batch | None = None
+        self._planner = Planner(kinds, self._arena, membership.epoch)
+
+    def _begin_epoch(self, membership: Membership) -> None:
+        """Go on in the next epoch, in which the world has other members."""
+        self._take_place(membership, None)
+        self._state.begin_epoch(membership.epoch, membership.max_in_flight)
 
     @property
     def rank(self) -> int:
@@ -100,10 +119,17 @@ class Caller(ABC):
         return self._membership.epoch
 
     @property
+    def default_timeout_s(self) -> float:
+        """The deadline of calls that name none, in seconds from their beginning."""
+        return self._bound(None).timeout_s
+
+    @property
     def closed(self) -> bool:
         """Whether it was closed, or belongs to the parent of this process."""
-        ended = isinstance(self._state.ended, CommunicatorClosedError)
-        return ended or (self.group != 0 and self.group not in self._state.groups)
+        state = self._state
+        if isinstance(state.ended, CommunicatorClosedError):
+            return True
+        return bool(self.group) and not (state.stands(self.epoch) and self.group in state.groups)
 
     def empty(
         self,
@@ -168,15 +194,15 @@ class Caller(ABC):
             RingdError: it was refused here (and its place in the order taken), or may not be
                 posted.
         """
-        self._state.admit(self._place.group)
+        planner = self._planner
+        self._state.admit_call(self._place.group, planner.epoch)
         began = time.monotonic()
         try:
-            bound_s, silence_s = self._membership.timeout_s, 0.0
-            if timeout_s is not None:
-                bound_s = positive("timeout_s", timeout_s)
+            bound, silence_s = self._bound(timeout_s), 0.0
+            self._state.patience.until = began + bound.timeout_s + GRACE_S
             if recv_timeout_ms is not None:
                 silence_s = positive("recv_timeout_ms", recv_timeout_ms) / 1000
-            operation = plan(self._planner, *arguments)
+            operation = plan(planner, *arguments)
         except (InvalidTensorError, InvalidArgumentError, UnsupportedTypeError) as refusal:
             self._refuse(collective, refusal)
             raise
@@ -187,9 +213,22 @@ class Caller(ABC):
         except Exception as exc:
             self._refuse(collective, cause := unreadable(exc))
             raise cause from exc
-        operation.begin(began, bound_s, silence_s)
+        operation.begin(began, bound, silence_s)
+        operation.epoch = planner.epoch
         operation.output = output
         return operation
+
+    def _bound(self, timeout_s: float | None) -> Bound:
+        """The deadline of a call: its own, else ours, else the daemon's.
+
+        Raises:
+            InvalidArgumentError: ``timeout_s`` is no positive number.
+        """
+        if timeout_s is not None:
+            return Bound(positive("timeout_s", timeout_s), OF_CALL)
+        if self._default_timeout_s is not None:
+            return Bound(self._default_timeout_s, OF_COMMUNICATOR)
+        return Bound(self._membership.timeout_s, OF_DAEMON)
 
     def _post_all(
         self, operations: list[Operation[Any]]
@@ -216,7 +255,7 @@ class Caller(ABC):
     @contextlib.contextmanager
     def _refusing(self, collective: str) -> Iterator[None]:
         """For checks that come before a call's first operation: what they refuse is poisoned."""
-        self._state.admit(self._place.group)
+        self._state.admit_call(self._place.group, self.epoch)
         try:
             yield
         except (InvalidTensorError, InvalidArgumentError, UnsupportedTypeError) as refusal:
@@ -250,7 +289,7 @@ class Caller(ABC):
             raise InvalidArgumentError(f'scope is "daemon" or "group", not {scope!r}')
         operation: Operation[Any] = Operation(f"status of the {scope}", b"")
         bound_s = STATUS_TIMEOUT_S if timeout_s is None else positive("timeout_s", timeout_s)
-        operation.begin(time.monotonic(), bound_s)
+        operation.begin(time.monotonic(), Bound(bound_s))
         return operation
 
     def __repr__(self) -> str:
@@ -274,6 +313,17 @@ def positive(name: str, value: float) -> float:
         if is_positive(value):
             return min(float(value), MAX_TIMEOUT_S)
     raise InvalidArgumentError(f"{name} is a positive number, not {value!r}")
+
+
+def checked_default(default_timeout_s: float | None) -> float | None:
+    """The default deadline of a communicator, as ``connect`` and ``new_group`` take it.
+
+    Raises:
+        InvalidArgumentError: not a positive number.
+    """
+    if default_timeout_s is None:
+        return None
+    return positive("default_timeout_s", default_timeout_s)
 
 
 def _checked_shape(shape: Any) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ memory behind the region, which the daemon does not know of.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Final, TypeVar
@@ -24,11 +24,12 @@ from ringd.errors import (
     RingdError,
     UnsupportedTypeError,
 )
-from ringd.vocabulary import IN_PARTS
+from ringd.vocabulary import IN_PARTS, shapes_digest
+from ringd.wire.bounds import Bound
 from ringd_client._arena import Arena, Block
 from ringd_client._calls import Caller, positive, unreadable
-from ringd_client._core import Operation, UnsentError, withdraw
 from ringd_client._kinds import Kind, Kinds
+from ringd_client._operation import Operation, UnsentError, withdraw
 from ringd_client._parts import Parts
 from ringd_client._plan import Planner
 from ringd_client._reductions import factor_for
@@ -125,9 +126,10 @@ class Batch:
         self._caller = caller
         self._current = current
         self._owner = current()
-        self._collector = Collector(caller._planner.kinds, caller._arena)
+        self._planner = caller._planner
+        self._collector = Collector(self._planner.kinds, caller._arena)
         self._refused: tuple[str, RingdError] | None = None
-        self._timeout_s = caller._membership.timeout_s
+        self._bound: Bound | None = None
         self._recv_timeout_s = 0.0
         self._built: list[tuple[Operation[Any], list[Member]]] = []
 
@@ -138,7 +140,7 @@ class Batch:
         Raises:
             RingdError: the communicator takes no calls, or has an open block.
         """
-        caller._state.admit(caller.group)
+        caller._state.admit_call(caller.group, caller.epoch)
         if caller._batch is not None:
             raise InvalidArgumentError("this communicator has an open coalesce block already")
         caller._batch = batch = cls(caller, current)
@@ -161,12 +163,12 @@ class Batch:
     ) -> Operation[T]:
         """Check a call and keep it. The operation is a stand-in: it is over, and failed."""
         caller = self._caller
-        caller._state.admit(caller.group)
+        caller._state.admit_call(caller.group, self._planner.epoch)
         try:
             if collective not in COALESCED:
                 raise misplaced(collective)
-            if timeout_s is not None:
-                self._timeout_s = min(self._timeout_s, positive("timeout_s", timeout_s))
+            bound = caller._bound(timeout_s)
+            self._bound = bound if self._bound is None else min(self._bound, bound)
             if recv_timeout_ms is not None:
                 silence_s = positive("recv_timeout_ms", recv_timeout_ms) / 1000
                 self._recv_timeout_s = min(self._recv_timeout_s or silence_s, silence_s)
@@ -199,11 +201,12 @@ class Batch:
             error = self._refused[1].copy()
             self.abandon(error)
             raise error
-        began = time.monotonic()
+        began, caller_bound = time.monotonic(), self._caller._bound(None)
         try:
             for members in self._sorted():
                 operation = self._fused(members)
-                operation.begin(began, self._timeout_s, self._recv_timeout_s)
+                operation.begin(began, self._bound or caller_bound, self._recv_timeout_s)
+                operation.epoch = self._planner.epoch
                 self._built.append((operation, members))
         except BaseException as exc:
             error = self._cause(exc)
@@ -286,15 +289,26 @@ class Batch:
             (m,) = members
             # Never in place: another operation of the block may use the same tensor.
             kind = replace(m.kind, home="")
-            return self._caller._planner._build(kind, m.op, m.source, m.tensor, m.sink, m.output)
-        return Fusion(self._caller._arena, self._kind_of(members), members).operation()
+            return self._planner._build(kind, m.op, m.source, m.tensor, m.sink, m.output)
+        kind = _joint_kind(self._planner.kinds, members)
+        return Fusion(self._caller._arena, kind, members).operation()
 
-    def _kind_of(self, members: list[Member]) -> Kind:
-        spec = members[0].kind.spec
-        sizes = tuple(member.kind.spec.count for member in members)
-        fused = replace(spec, shape=(sum(sizes),), fused=sizes)
-        kinds = self._caller._planner.kinds
-        return kinds.known(fused) or kinds.learn(fused, fused, "")
+
+def joint_broadcast(planner: Planner, tensors: Sequence[Any], root: int) -> Operation[Any]:
+    """One operation that broadcasts several tensors of one dtype, as a coalesce block has it."""
+    collector = Collector(planner.kinds, planner.arena)
+    for tensor in tensors:
+        collector.broadcast(tensor, root, "auto", False)
+    members = collector.members
+    return Fusion(planner.arena, _joint_kind(planner.kinds, members), members).operation()
+
+
+def _joint_kind(kinds: Kinds, members: list[Member]) -> Kind:
+    spec = members[0].kind.spec
+    sizes = tuple(member.kind.spec.count for member in members)
+    shapes = shapes_digest(member.kind.spec.shape for member in members)
+    fused = replace(spec, shape=(sum(sizes),), fused=sizes, fused_shapes=shapes)
+    return kinds.known(fused) or kinds.learn(fused, fused, "")
 
 
 def misplaced(name: str) -> InvalidArgumentError:
@@ -305,7 +319,7 @@ def misplaced(name: str) -> InvalidArgumentError:
 
 
 class Fusion:
-    """The region of a fused operation; see :class:`ringd_client._core.Settlement`.
+    """The region of a fused operation; see :class:`ringd_client._operation.Settlement`.
 
     Args:
         kind: of the fused operation.

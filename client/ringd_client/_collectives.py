@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from ringd_client._core import Operation
+from ringd_client._operation import Operation
 from ringd_client._plan import Planner
 from ringd_client._reductions import Op
 
@@ -330,3 +330,22 @@ def barrier(
     return caller._prepare(
         "barrier", Planner.barrier, (algorithm,), timeout_s, recv_timeout_ms, None
     )
+
+
+def agree(caller: Preparer, flag: bool, *, timeout_s: float | None = None) -> Operation[bool]:
+    """Whether all ranks say yes: the same answer on every rank that gets one.
+
+    It has a place in the order of calls, and nobody has the answer before every rank has made the
+    call. So a program that keeps the work of a step only when this says True, and after an error
+    when what ``reform()`` returns says so (``agreed``), keeps the same steps on all ranks.
+
+    Args:
+        flag: True or False.
+        timeout_s: see the class.
+
+    Returns:
+        True if every rank has passed True.
+
+    Cost: an all_reduce of one byte.
+    """
+    return caller._prepare("agree", Planner.agree, (flag,), timeout_s, None, False)

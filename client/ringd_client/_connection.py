@@ -17,7 +17,9 @@ from typing import Any, Final
 
 from ringd.errors import RingdError
 from ringd.wire import ipc
-from ringd_client._core import ClientState, Operation, UnsentError
+from ringd_client._core import ClientState
+from ringd_client._operation import Operation, UnsentError
+from ringd_client._process import Departure
 from ringd_client._progress import Progress
 from ringd_client._transport import RECV_SLICE_S, Transport
 
@@ -67,8 +69,7 @@ class Connection:
         """
 
         def message() -> bytes:
-            left_s = operation.began + operation.timeout_s - time.monotonic()
-            return self.state.submit(operation, max(left_s, 0.001))
+            return self.state.submit(operation, operation.left_s(time.monotonic()))
 
         try:
             self._transmit(message, operation.expires)
@@ -101,28 +102,15 @@ class Connection:
         Raises:
             RingdError: it was not posted.
         """
-        self._ask(operation, lambda: self.state.ask_status(operation, scope))
-
-    def post_open_group(
-        self, operation: Operation[Any], group: int, ranks: tuple[int, ...]
-    ) -> None:
-        """Open a group whose members have agreed on its number elsewhere.
-
-        Raises:
-            RingdError: it was not posted.
-        """
-        self._ask(operation, lambda: self.state.ask_to_open(operation, group, ranks))
+        try:
+            self._transmit(lambda: self.state.ask_status(operation, scope), operation.expires)
+        except UnsentError as exc:
+            operation.withdraw(error := self.end(exc))
+            raise error from exc.__cause__
 
     def hasten(self) -> None:
         """What nobody waits for is not to wait for the progress thread's next look."""
         self._progress.hasten()
-
-    def _ask(self, operation: Operation[Any], message: Callable[[], bytes]) -> None:
-        try:
-            self._transmit(message, operation.expires)
-        except UnsentError as exc:
-            operation.withdraw(error := self.end(exc))
-            raise error from exc.__cause__
 
     def free_group(self, group: int, *, wait: bool) -> None:
         """Give a group back, which no call can enter any more.
@@ -160,10 +148,14 @@ class Connection:
         """Make a message and send it, in one step as others see it.
 
         Raises:
-            UnsentError: the daemon is gone, or has no room by ``until`` (default: PATIENCE_S).
+            UnsentError: the daemon is gone, or has no room by ``until`` (default: PATIENCE_S, or
+                what is left of the call for which it is sent).
         """
         now = time.monotonic()
-        until = until or now + PATIENCE_S
+        if not until:
+            until, call_until = now + PATIENCE_S, self.state.patience.until
+            if now < call_until < until:  # else it is an earlier call's
+                until = call_until
         if not self._sending.acquire(timeout=max(0.0, until - now)):
             raise UnsentError(STUCK)
         try:
@@ -320,12 +312,11 @@ class Connection:
 
     # ------------------------------------------------------------ the end
 
-    def close(self, *, how: str, detail: str = "", wait: bool = True) -> None:
+    def close(self, leaving: Departure, *, wait: bool = True) -> None:
         """Say goodbye and close; a second call does nothing.
 
         Args:
-            how: "closed", or "raised" when an exception ended the program's work.
-            detail: which exception, and where.
+            leaving: why.
             wait: for operations in flight, up to their deadlines.
         """
         with self._turn:
@@ -337,7 +328,7 @@ class Connection:
             if wait:
                 self._await_pending()
         finally:
-            self._leave(ipc.pack(ipc.GOODBYE, {"how": how, "detail": detail}))
+            self._leave(ipc.pack(ipc.GOODBYE, leaving.words()))
 
     def _await_pending(self, group: int | None = None) -> None:
         for operation in tuple(self.state.pending.copy().values()):

@@ -8,200 +8,28 @@ copies results out is the business of :mod:`ringd_client._connection` and
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 from ringd.errors import (
     BY_CODE,
     CommunicatorClosedError,
     DaemonLostError,
+    MembershipChangedError,
     RingdError,
     TooManyOperationsError,
     from_wire,
 )
 from ringd.wire import ipc
-
-T = TypeVar("T")
+from ringd_client._operation import GRACE_S, Operation, Question
 
 MAX_IN_FLIGHT: Final = 1024
 MAX_REFUSAL_CHARS: Final = 2000
-GRACE_S: Final = 0.25
-"""How long after a deadline the client goes on trusting its daemon to end the operation."""
 
 
-class UnsentError(Exception):
-    """A message could not be sent; the text says why, the cause is the socket's error if any.
+class Patience(threading.local):
+    """Until when (monotonic) a thread's call may take; what is sent for it waits no longer."""
 
-    It never leaves the package: whoever catches it outside of all locks ends the conversation.
-    """
-
-
-class Settlement(Protocol):
-    """What is left to do when the daemon has released an operation's region."""
-
-    @property
-    def result_bytes(self) -> int:
-        """How much :meth:`settle` may have to write."""
-
-    def settle(self, write: bool) -> None:
-        """Write the result to the caller's tensor if ``write``; give the memory back."""
-
-
-class Operation(Generic[T]):
-    """One request to the daemon, from its submission until its memory is free again.
-
-    Three things end one after another, and the first two may come in either order:
-
-    - *answered*: the daemon has released the region, and said how the operation ended;
-    - *finished*: the caller may see the outcome (``error`` or a written result);
-    - *released*: the region's memory is the arena's again.
-
-    An operation whose deadline passed without an answer is finished but not released.
-
-    Attributes:
-        spec: what was asked, for messages.
-        packed: the same as the daemon wants it.
-        segment, offset: where the working region is.
-        local: what the daemon is told beside the spec, and other ranks need not say alike.
-        output: what a wait returns: the caller's tensor; of a receive, the sender's rank.
-        began, expires: when the call began, and when the client itself gives up (monotonic).
-        timeout_s, recv_timeout_s: the call's bounds; the second is 0 when it is off.
-        reply: the answer to a status request.
-        error: how it failed, once finished; None: it did not.
-        detached: nobody is bound to wait for it; a progress thread may have to end it.
-    """
-
-    __slots__ = (
-        "answer",
-        "answered",
-        "began",
-        "detached",
-        "error",
-        "expires",
-        "finished",
-        "local",
-        "lock",
-        "offset",
-        "output",
-        "packed",
-        "recv_timeout_s",
-        "released",
-        "reply",
-        "request",
-        "segment",
-        "settlement",
-        "spec",
-        "timeout_s",
-        "watcher",
-    )
-
-    def __init__(
-        self,
-        spec: object,
-        packed: bytes,
-        segment: int = 0,
-        offset: int = 0,
-        settlement: Settlement | None = None,
-    ) -> None:
-        self.spec = spec
-        self.packed = packed
-        self.segment = segment
-        self.offset = offset
-        self.settlement = settlement
-        self.local: Any = None
-        self.output: T
-        self.request = 0
-        self.began = 0.0
-        self.timeout_s = 0.0
-        self.recv_timeout_s = 0.0
-        self.expires = 0.0
-        self.answer: RingdError | None = None
-        self.reply: Any = None
-        self.error: RingdError | None = None
-        self.answered = False
-        self.finished = False
-        self.released = False
-        self.detached = False
-        self.lock = threading.Lock()
-        self.watcher: Callable[[], object] | None = None
-
-    def begin(self, began: float, timeout_s: float, recv_timeout_s: float = 0.0) -> None:
-        """Fix the bounds of the call, once."""
-        self.began = began
-        self.timeout_s = timeout_s
-        self.recv_timeout_s = recv_timeout_s
-        self.expires = began + timeout_s + GRACE_S
-
-    @property
-    def group(self) -> int:
-        """The number of the group it is for; 0: the world, or none."""
-        return getattr(self.spec, "group", 0)
-
-    @property
-    def over(self) -> bool:
-        """There is nothing to wait for any more; :meth:`settle` comes next."""
-        return self.answered or self.finished
-
-    def when_finished(self, watcher: Callable[[], object]) -> None:
-        """Have ``watcher`` called once it is finished, or now; by any thread, so it is to be short.
-
-        One watcher at most.
-        """
-        with self.lock:
-            if not self.finished:
-                self.watcher = watcher
-                return
-        watcher()
-
-    def settle(self) -> None:
-        """After the answer: write the result, free the memory, show the outcome. Once."""
-        with self.lock:
-            if self.released:
-                return
-            self.released = True
-            error = self.answer
-            if self.settlement is not None:
-                try:
-                    self.settlement.settle(error is None and not self.finished)
-                except RingdError as exc:
-                    error = exc
-                except Exception as exc:
-                    error = RingdError(f"{self.spec}: the result could not be written: {exc!r}")
-                except BaseException:
-                    self._finish(
-                        RingdError(f"{self.spec}: interrupted while the result was written")
-                    )
-                    raise
-            self._finish(error)
-
-    def withdraw(self, error: RingdError) -> None:
-        """End an operation that was not posted: the daemon never had its region."""
-        self.answer = error
-        self.answered = True
-        self.settle()
-
-    def give_up(self, error: RingdError) -> bool:
-        """Finish without an answer: the result will not be written. False: it was too late."""
-        with self.lock:
-            if self.finished:
-                return False
-            self._finish(error)
-        if self.answered:
-            self.settle()
-        return True
-
-    def _finish(self, error: RingdError | None) -> None:
-        if not self.finished:
-            self.error = error
-            self.finished = True
-            if self.watcher is not None:
-                self.watcher()
-
-
-def withdraw(operations: Iterable[Operation[Any]], error: RingdError) -> None:
-    """End operations that were not posted."""
-    for operation in operations:
-        operation.withdraw(error)
+    until = 0.0
 
 
 class ClientState:
@@ -217,17 +45,23 @@ class ClientState:
     Attributes:
         pending: what the daemon has not answered yet, by request.
         ended: why nothing more can be asked, if so.
-        groups: the numbers of the groups beside the world that stand open.
-        highest_group: the highest number that a group of ours has had.
+        epoch: the one that this trainer takes part in, or took part in last.
+        between: that one is over here, and the next has not begun.
+        groups: the numbers of the epoch's groups beside the world that stand open.
+        highest_group: the highest number that one of them has had.
+        patience: when the thread's current call gives up.
     """
 
-    def __init__(self, rank: int, max_in_flight: int = MAX_IN_FLIGHT) -> None:
+    def __init__(self, rank: int, max_in_flight: int = MAX_IN_FLIGHT, epoch: int = 0) -> None:
         self.rank = rank
         self.max_in_flight = max_in_flight
+        self.epoch = epoch
+        self.between = False
         self.pending: dict[int, Operation[Any]] = {}
         self.groups: set[int] = set()
         self.highest_group = 0
         self.ended: RingdError | None = None
+        self.patience = Patience()
         self._last_request = 0
         self._detached_in = 0
         self._detached_out = 0
@@ -258,23 +92,78 @@ class ClientState:
                 limit=self.max_in_flight,
             )
 
-    def open_group(self, group: int) -> None:
-        """A group was agreed on, and this rank is in it."""
+    def admit_call(self, group: int, epoch: int, count: int = 1) -> None:
+        """Whether ``count`` more calls may be made on a group of an epoch.
+
+        Raises:
+            RingdError: as :meth:`admit`.
+            MembershipChangedError: the epoch is over.
+        """
+        if self.ended is None and not self.stands(epoch):
+            raise self.over(group, epoch)
+        self.admit(group, count)
+
+    def stands(self, epoch: int) -> bool:
+        """Whether calls of the epoch may be made."""
+        return epoch == self.epoch and not self.between
+
+    def over(self, group: int, epoch: int) -> RingdError:
+        """The error of a call of an epoch that is over here."""
+        if group:
+            return CommunicatorClosedError(
+                f"rank {self.rank}: the communicator of group {group} ended with epoch {epoch}, "
+                "which reform() has ended; make the group anew in the next one",
+                group=group,
+                epoch=epoch,
+            )
+        way_out = (
+            "call reform(), and make calls when it has returned"
+            if self.between
+            else f"make it again in epoch {self.epoch}, if it is still wanted"
+        )
+        return MembershipChangedError(
+            f"rank {self.rank}: this call belongs to epoch {epoch}, which reform() has ended; "
+            + way_out,
+            epoch=epoch,
+            rank=self.rank,
+        )
+
+    def begin_epoch(self, epoch: int, max_in_flight: int) -> None:
+        """The next epoch: the groups of the last one are gone."""
+        self.groups.clear()
+        self.highest_group = 0
+        self.max_in_flight = max_in_flight
+        self.epoch = epoch
+        self.between = False
+
+    def open_group(self, group: int, epoch: int) -> None:
+        """A group was agreed on, and this rank is in it.
+
+        Raises:
+            MembershipChangedError: but the epoch is over by now.
+        """
+        if not self.stands(epoch):
+            raise self.over(0, epoch)
         self.groups.add(group)
         self.highest_group = max(self.highest_group, group)
 
-    def close_group(self, group: int) -> bool:
-        """No call on it may follow; whether it was open."""
-        was_open = group in self.groups
-        self.groups.discard(group)
+    def close_group(self, group: int, epoch: int) -> bool:
+        """No call on it may follow; whether it was open. The next epoch uses its number anew."""
+        was_open = self.stands(epoch) and group in self.groups
+        if was_open:
+            self.groups.discard(group)
         return was_open
 
     def submit(self, operation: Operation[Any], remaining_s: float) -> bytes:
         """The datagram that posts an operation.
 
         Raises:
-            RingdError: as :meth:`admit`; nothing was posted.
+            RingdError: as :meth:`admit_call`; nothing was posted.
         """
+        if isinstance(operation, Question):
+            return self._ask(operation)
+        if self.ended is None and not self.stands(operation.epoch):
+            raise self.over(operation.group, operation.epoch)
         return ipc.pack(
             ipc.SUBMIT,
             self._enter(operation),
@@ -284,15 +173,16 @@ class ClientState:
             operation.segment,
             operation.offset,
             operation.local,
+            operation.bound,
         )
 
     def poison(self, packed: bytes, error: RingdError) -> bytes:
         """The datagram that takes the place of a call which was refused here; it has no answer.
 
         Raises:
-            RingdError: as :meth:`admit`.
+            RingdError: as :meth:`admit_call`.
         """
-        self.admit()
+        self.admit_call(0, self.epoch)
         self._last_request += 1
         # Only what the peers are told: the fields may hold whatever the caller gave us.
         message = error.message[:MAX_REFUSAL_CHARS].encode(errors="replace").decode()
@@ -306,14 +196,6 @@ class ClientState:
             RingdError: as :meth:`admit`.
         """
         return ipc.pack(ipc.STATUS, self._enter(operation), scope)
-
-    def ask_to_open(self, operation: Operation[Any], group: int, ranks: tuple[int, ...]) -> bytes:
-        """The datagram that opens a group whose members have agreed on its number elsewhere.
-
-        Raises:
-            RingdError: as :meth:`admit`.
-        """
-        return ipc.pack(ipc.OPEN_GROUP, self._enter(operation), group, ranks)
 
     def receive(self, datagram: bytes | memoryview) -> tuple[Operation[Any], ...]:
         """Take in one datagram; the operations that it answered.
@@ -395,8 +277,19 @@ class ClientState:
             operation.lock = threading.Lock()
             operation.give_up(self.ended.copy())
 
+    def _ask(self, question: Question) -> bytes:
+        if self.ended is not None:
+            raise self.ended.copy()
+        message = ipc.pack(question.kind, self._register(question), *question.body)
+        if question.ends_epoch:
+            self.between = True
+        return message
+
     def _enter(self, operation: Operation[Any]) -> int:
         self.admit()
+        return self._register(operation)
+
+    def _register(self, operation: Operation[Any]) -> int:
         request = self._last_request = self._last_request + 1
         operation.request = request
         self.pending[request] = operation
@@ -413,9 +306,7 @@ class ClientState:
             self._detached_out += 1
         return found
 
-    def _answered(
-        self, request: int, error: Any, result: int | None = None
-    ) -> tuple[Operation[Any], ...]:
+    def _answered(self, request: int, error: Any, result: Any = None) -> tuple[Operation[Any], ...]:
         operation = self.pending.get(request)
         if operation is None:
             return ()

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ringd.errors import InvalidArgumentError
 from ringd.vocabulary import Collective, OpSpec
 from ringd_client import _collectives as collectives
-from ringd_client._calls import Caller, Place
+from ringd_client._calls import Caller, Place, checked_default
 from ringd_client._plan import Planner
 from ringd_client._regions import Number
 from ringd_client._steps import Budget, Steps
@@ -17,30 +17,48 @@ from ringd_client._steps import Budget, Steps
 _WORD_LIMIT: Final = 1 << 63
 
 
-def new_group(caller: Caller, ranks: Sequence[int], timeout_s: float | None) -> Steps[Place | None]:
+def new_group(
+    caller: Caller,
+    ranks: Sequence[int],
+    timeout_s: float | None,
+    default_timeout_s: float | None,
+) -> Steps[Place | None]:
     """Agree on a group of the caller's ranks; our place in it, or None."""
-    return (yield from _agree(caller, ranks, timeout_s, in_order=False))
+    with caller._refusing(Collective.NEW_GROUP.value):
+        checked_default(default_timeout_s)
+    return (yield from _agree(caller, ranks, timeout_s, Budget(caller, timeout_s), in_order=False))
 
 
 def split(
-    caller: Caller, color: int | None, key: int, timeout_s: float | None
+    caller: Caller,
+    color: int | None,
+    key: int,
+    timeout_s: float | None,
+    default_timeout_s: float | None,
 ) -> Steps[Place | None]:
     """Agree on a group of those with our color, in the order of (key, rank)."""
     import numpy as np
 
     budget = Budget(caller, timeout_s)
     with caller._refusing(Collective.ALL_GATHER.value):
+        checked_default(default_timeout_s)
         ours = (color is not None, 0 if color is None else _word("color", color), _word("key", key))
     everybody = np.empty((caller.world_size, len(ours)), np.int64)
-    yield collectives.all_gather(caller, everybody, np.array(ours, np.int64), timeout_s=timeout_s)
+    mine = np.array(ours, np.int64)
+    yield budget.bounds(collectives.all_gather(caller, everybody, mine, timeout_s=timeout_s))
     table = [tuple(row) for row in everybody.tolist()]
     alike = [rank for rank, row in enumerate(table) if row[0] and row[:2] == ours[:2]]
     alike.sort(key=lambda rank: (table[rank][2], rank))
-    return (yield from _agree(caller, alike, budget.left_s, in_order=True))
+    return (yield from _agree(caller, alike, None, budget, in_order=True))
 
 
 def _agree(
-    caller: Caller, ranks: Sequence[int], timeout_s: float | None, *, in_order: bool
+    caller: Caller,
+    ranks: Sequence[int],
+    timeout_s: float | None,
+    budget: Budget,
+    *,
+    in_order: bool,
 ) -> Steps[Place | None]:
     operation = caller._prepare(
         Collective.NEW_GROUP.value, Planner.new_group, (ranks, in_order), timeout_s, None, None
@@ -49,10 +67,10 @@ def _agree(
     assert isinstance(number, Number)
     assert isinstance(spec, OpSpec)
     members = spec.counts
-    yield operation
+    yield budget.bounds(operation)
     if caller.rank not in members:
         return None
-    caller._state.open_group(number.value)
+    caller._state.open_group(number.value, operation.epoch)
     ranks_of_world = tuple(caller.ranks[member] for member in members)
     return Place(number.value, members.index(caller.rank), ranks_of_world)
 

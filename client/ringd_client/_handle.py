@@ -6,8 +6,9 @@ import time
 from typing import Any, Generic, TypeVar
 
 from ringd.errors import CollectiveTimeoutError, RingdError
+from ringd_client._calls import positive
 from ringd_client._connection import Connection
-from ringd_client._core import Operation
+from ringd_client._operation import Operation
 
 T = TypeVar("T")
 
@@ -29,26 +30,28 @@ class Handle(Generic[T]):
         """Wait for the operation; its result is in the caller's tensor then.
 
         Args:
-            timeout_s: how long to wait at most. None: until the operation ends, by its own
-                deadline at the latest.
+            timeout_s: how long to wait at most; 0: not at all. None: until the operation ends, by
+                its own deadline at the latest.
 
         Returns:
             What the call returns: the output tensor; of a receive, the sender's rank.
 
         Raises:
+            InvalidArgumentError: ``timeout_s`` is no number, or a negative one.
             CollectiveTimeoutError: the wait expired; the operation goes on, its memory stays
                 held, and ``wait`` may be called again. Or the operation's own deadline passed.
             RingdError: how the operation failed, each time this is called.
         """
         operation = self._operation
+        wait_s = checked_wait(timeout_s)
         if not operation.finished:
             until = operation.expires
-            if timeout_s is not None:
-                until = min(until, time.monotonic() + timeout_s)
+            if wait_s is not None:
+                until = min(until, time.monotonic() + wait_s)
             if self._connection.wait(operation, until):
                 operation.settle()
             elif until < operation.expires:
-                raise wait_expired(operation, timeout_s)
+                raise wait_expired(operation, wait_s)
             else:
                 self._connection.give_up(operation)
         if operation.error is not None:
@@ -78,6 +81,17 @@ def state_of(operation: Operation[Any]) -> str:
     if not operation.finished:
         return "in flight"
     return "done" if operation.error is None else f"failed: {operation.error.code}"
+
+
+def checked_wait(timeout_s: float | None) -> float | None:
+    """How long a handle is waited for.
+
+    Raises:
+        InvalidArgumentError: no number, or a negative one.
+    """
+    if timeout_s is None or (timeout_s.__class__ in (int, float) and timeout_s == 0):
+        return timeout_s
+    return positive("timeout_s", timeout_s)
 
 
 def wait_expired(operation: Operation[Any], timeout_s: float | None) -> CollectiveTimeoutError:

@@ -10,8 +10,9 @@ from ringd.errors import InvalidArgumentError, RingdError
 from ringd.vocabulary import RECV, SEND
 from ringd_client._calls import Caller
 from ringd_client._collectives import Preparer
-from ringd_client._core import Operation, withdraw
+from ringd_client._operation import Operation, withdraw
 from ringd_client._plan import Planner
+from ringd_client._steps import Budget
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +112,17 @@ def prepare_all(
     Raises:
         RingdError: why one was refused; nothing was posted.
     """
-    caller._state.admit(caller.group)
+    caller._state.admit_call(caller.group, caller.epoch)
     if not isinstance(messages, Sequence):
         raise InvalidArgumentError(
             f"batch_p2p takes a list of Send and Recv, not {type(messages).__qualname__}"
         )
     caller._state.admit(caller.group, len(messages))
     operations: list[Operation[Any]] = []
+    budget = Budget(caller, timeout_s)
     try:
         for message in messages:
-            operation = _prepared(caller, message, timeout_s, recv_timeout_ms)
+            operation = budget.bounds(_prepared(caller, message, timeout_s, recv_timeout_ms))
             operations.append(operation)  # one by one: a refusal withdraws those before it
     except RingdError as exc:
         withdraw(operations, exc)

@@ -21,6 +21,14 @@ _NAMES = {np.dtype(name): name for name in DTYPES if name not in _FOREIGN}
 class NumpyAdapter:
     """See :class:`ringd_client._tensors.Adapter`."""
 
+    library = "numpy"
+
+    def new(self, dtype: str, shape: tuple[int, ...]) -> Any:
+        return np.empty(shape, dtype)
+
+    def flat(self, tensor: Any) -> Any:
+        return np.asarray(tensor).reshape(-1)
+
     def describe(self, tensor: Any) -> tuple[str, tuple[int, ...]]:
         name = _NAMES.get(tensor.dtype)
         if name is None:

@@ -91,14 +91,13 @@ def all_gather_object(
     with caller._refusing("all_gather"):
         terms = _Terms(_checked_limit(max_object_bytes), -1)
         data = _packed(obj)
-    heads, lengths = yield from _all_heads(caller, terms, data, timeout_s)
+    heads, lengths = yield from _all_heads(caller, terms, data, timeout_s, budget)
     rests = [max(0, length - ROOM_BYTES) for length in lengths]
     tails = [b""] * caller.world_size
     if any(rests):
         whole = _room(sum(rests))
-        yield collectives.all_gather(
-            caller, whole, _array(data[ROOM_BYTES:]), counts=rests, timeout_s=budget.left_s
-        )
+        tail = _array(data[ROOM_BYTES:])
+        yield budget.bounds(collectives.all_gather(caller, whole, tail, counts=rests))
         tails = _cut(whole.tobytes(), rests)
     return _joined(caller, heads, lengths, tails)
 
@@ -128,20 +127,14 @@ def gather_object(
     with caller._refusing("all_gather"):
         terms = _checked_terms(caller, max_object_bytes, root)
         data = _packed(obj)
-    heads, lengths = yield from _all_heads(caller, terms, data, timeout_s)
+    heads, lengths = yield from _all_heads(caller, terms, data, timeout_s, budget)
     rests = [max(0, length - ROOM_BYTES) for length in lengths]
     tails = [b""] * caller.world_size
     is_root = terms.root == caller.rank
     if any(rests):
         whole = _room(sum(rests)) if is_root else None
-        yield collectives.gather(
-            caller,
-            whole,
-            _array(data[ROOM_BYTES:]),
-            terms.root,
-            counts=rests,
-            timeout_s=budget.left_s,
-        )
+        tail = _array(data[ROOM_BYTES:])
+        yield budget.bounds(collectives.gather(caller, whole, tail, terms.root, counts=rests))
         tails = tails if whole is None else _cut(whole.tobytes(), rests)
     return _joined(caller, heads, lengths, tails) if is_root else None
 
@@ -169,18 +162,30 @@ def broadcast_object(
     Cost: one all_reduce of 1 KiB if the object is not larger; else also a broadcast of the rest.
     """
     budget = Budget(caller, timeout_s)
+    return (yield from broadcast_within(caller, obj, root, max_object_bytes, timeout_s, budget))
+
+
+def broadcast_within(
+    caller: Caller,
+    obj: Any,
+    root: int,
+    max_object_bytes: int,
+    timeout_s: float | None,
+    budget: Budget,
+) -> Steps[Any]:
+    """As :func:`broadcast_object`, as a part of a call with this budget."""
     with caller._refusing("all_reduce"):
         terms = _checked_terms(caller, max_object_bytes, root)
         data = _packed(obj) if terms.root == caller.rank else b""
     head = _head(terms, data)
-    yield collectives.all_reduce(caller, head, "bor", timeout_s=timeout_s)
+    yield budget.bounds(collectives.all_reduce(caller, head, "bor", timeout_s=timeout_s))
     first = head.tobytes()
     length = terms.length_in(caller, first)
     _check_lengths(caller, terms, {terms.root: length})
     tail = b""
     if length > ROOM_BYTES:
         rest = _array(data[ROOM_BYTES:]) if data else _room(length - ROOM_BYTES)
-        yield collectives.broadcast(caller, rest, terms.root, timeout_s=budget.left_s)
+        yield budget.bounds(collectives.broadcast(caller, rest, terms.root))
         tail = rest.tobytes()
     return _unpacked(caller, terms.root, _content(first, length) + tail)
 
@@ -216,19 +221,13 @@ def scatter_object(
         packed = _all_packed(caller, objs) if is_root else [b""] * caller.world_size
     lengths = np.array([len(data) for data in packed], "<i8")
     head = _array(terms.packed(0) + lengths.tobytes())
-    yield collectives.all_reduce(caller, head, "bor", timeout_s=timeout_s)
+    yield budget.bounds(collectives.all_reduce(caller, head, "bor", timeout_s=timeout_s))
     terms.length_in(caller, head.tobytes())
     counts = head[_TERMS.size :].view("<i8").tolist()
     _check_lengths(caller, terms, dict(enumerate(counts)))
     ours = _room(counts[caller.rank])
-    yield collectives.scatter(
-        caller,
-        ours,
-        _array(b"".join(packed)) if is_root else None,
-        terms.root,
-        counts=counts,
-        timeout_s=budget.left_s,
-    )
+    whole = _array(b"".join(packed)) if is_root else None
+    yield budget.bounds(collectives.scatter(caller, ours, whole, terms.root, counts=counts))
     return _unpacked(caller, terms.root, ours.tobytes())
 
 
@@ -236,11 +235,12 @@ def scatter_object(
 
 
 def _all_heads(
-    caller: Caller, terms: _Terms, data: bytes, timeout_s: float | None
+    caller: Caller, terms: _Terms, data: bytes, timeout_s: float | None, budget: Budget
 ) -> Steps[tuple[list[bytes], list[int]]]:
     """Exchange heads; all of them, and the lengths of the objects."""
     everybody = _room(caller.world_size * HEAD_BYTES)
-    yield collectives.all_gather(caller, everybody, _head(terms, data), timeout_s=timeout_s)
+    head = _head(terms, data)
+    yield budget.bounds(collectives.all_gather(caller, everybody, head, timeout_s=timeout_s))
     heads = _cut(everybody.tobytes(), [HEAD_BYTES] * caller.world_size)
     lengths = [terms.length_in(caller, head) for head in heads]
     _check_lengths(caller, terms, dict(enumerate(lengths)))

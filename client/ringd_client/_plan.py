@@ -10,9 +10,8 @@ import operator
 from typing import Any, Final
 
 from ringd.errors import InvalidArgumentError, InvalidTensorError
-from ringd.vocabulary import ANY_SOURCE, MAX_TAG, RECV, SEND, OpSpec, check_spec
+from ringd.vocabulary import ANY_SOURCE, MAX_TAG, RECV, SEND, OpSpec, agree_spec, check_spec
 from ringd_client._arena import Arena
-from ringd_client._core import Operation
 from ringd_client._kinds import (
     Home,
     Kind,
@@ -22,9 +21,10 @@ from ringd_client._kinds import (
     checked_shape,
     shape_or_shapes,
 )
+from ringd_client._operation import Operation
 from ringd_client._parts import Exchanged, carrier_of, checked_sizes, exchange
 from ringd_client._reductions import factor_for, mark_of
-from ringd_client._regions import InPlace, Number, Region
+from ringd_client._regions import Answer, InPlace, Number, Region
 from ringd_client._segments import Segment
 from ringd_client._tensors import Carrier, adapter_of, copy_bytes
 
@@ -42,9 +42,11 @@ class Planner:
     Args:
         kinds: what the calls of this communicator look like.
         arena: where regions are.
+        epoch: the one whose calls these are.
     """
 
-    def __init__(self, kinds: Kinds, arena: Arena) -> None:
+    def __init__(self, kinds: Kinds, arena: Arena, epoch: int = 0) -> None:
+        self.epoch = epoch
         self.rank = kinds.rank
         self.kinds = kinds
         self.arena = arena
@@ -121,6 +123,24 @@ class Planner:
         if kind is None:
             kind = self.kinds.learn(key, self.kinds.spec("barrier", "", (), None, algorithm), "")
         return self._build(kind, None, None, None, None, None)
+
+    def agree(self, flag: bool) -> Operation[Any]:
+        """The region is one byte: our word, and then that of all."""
+        check_flags(flag=flag)
+        key = ("agree",)
+        kind = self.kinds.known(key)
+        if kind is None:
+            spec = agree_spec(self.kinds.group)
+            check_spec(spec, self.kinds.world_size)
+            kind = self.kinds.learn(key, spec, "")
+        block = self.arena.take(kind.block_bytes)
+        block.segment.view[block.offset] = flag
+        answer = Answer(self.arena, block)
+        operation: Operation[Any] = Operation(
+            kind.spec, kind.packed, block.segment.number, block.offset, answer
+        )
+        answer.operation = operation
+        return operation
 
     # ------------------------------------------------------------ each rank has a part
 

@@ -7,6 +7,7 @@ says goodbye at exit, and why the program ended.
 from __future__ import annotations
 
 import atexit
+import builtins
 import os
 import sys
 import threading
@@ -16,44 +17,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Final, Literal, NoReturn, Protocol
 
-MAX_DETAIL: Final = 1000
-MAX_TYPE: Final = 200
-MAX_FILE: Final = 300
-_PACKAGE = str(Path(__file__).parent)
+from ringd.wire.raised import Raised
 
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """The exception that ended a program's work; texts are cut to bounds.
-
-    Attributes:
-        type: the name of its class.
-        message: its text; it may be empty.
-        file: where it was raised, or where the program called the function of ours that raised;
-            "" when that is unknown.
-        line: in ``file``, or 0.
-    """
-
-    type: str
-    message: str
-    file: str
-    line: int
-
-    @classmethod
-    def by(cls, exc: BaseException, place: tuple[str, int] | None = None) -> Raised:
-        """From an exception; ``place`` for one that has not been raised yet."""
-        file, line = place or _place(exc)
-        try:
-            message = str(exc)
-        except Exception:
-            message = "<its text can't be had>"
-        return cls(type(exc).__name__[:MAX_TYPE], message[:MAX_DETAIL], file[-MAX_FILE:], line)
-
-    def __str__(self) -> str:
-        """ "Type: message (file.py:line)", without the folder."""
-        what = f"{self.type}: {self.message}" if self.message else self.type
-        where = f" ({Path(self.file).name}:{self.line})" if self.file else ""
-        return what[: MAX_DETAIL - len(where)] + where
+_PACKAGE: Final = str(Path(__file__).parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +41,8 @@ class Departure:
     def words(self) -> dict[str, Any]:
         """The body of the GOODBYE."""
         said: dict[str, Any] = {"how": self.how, "detail": self.detail}
-        if (it := self.raised) is not None:
-            said["exception"] = {
-                "type": it.type,
-                "message": it.message,
-                "file": it.file,
-                "line": it.line,
-            }
+        if self.raised is not None:
+            said["exception"] = self.raised.words()
         return said
 
 
@@ -91,10 +52,10 @@ IN_ORDER: Final = Departure()
 class Open(Protocol):
     """Something that ends with its process."""
 
-    def leave_at_exit(self, how: str, detail: str) -> None:
-        """Say goodbye; ``how`` is "closed" or "raised"."""
+    def _leave_at_exit(self, leaving: Departure) -> None:
+        """Say goodbye."""
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """Become useless without disturbing the parent."""
 
 
@@ -133,13 +94,16 @@ def departure(exc: BaseException | None, place: tuple[str, int] | None = None) -
             exc, place = behind, None
     while isinstance(exc, BaseExceptionGroup):
         exc = exc.exceptions[0]
-    return Departure(Raised.by(exc, place))
+    return Departure(_raised(exc, place))
 
 
-def how_left(exc: BaseException | None) -> tuple[str, str]:
-    """How a goodbye describes the end of a program's work: its "how" and its "detail"."""
-    leaving = departure(exc)
-    return leaving.how, leaving.detail
+def _raised(exc: BaseException, place: tuple[str, int] | None) -> Raised:
+    file, line = place or _place(exc)
+    try:
+        message = str(exc)
+    except Exception:
+        message = "<its text can't be had>"
+    return Raised.cut(type(exc).__name__, message, file, line)
 
 
 def _place(exc: BaseException) -> tuple[str, int]:
@@ -155,9 +119,11 @@ def _is_ours(filename: str) -> bool:
 
 
 def _watch_exit() -> None:
-    """Have sys.exit() remember its code: nobody else is told of a SystemExit, no excepthook.
+    """Have sys.exit(), exit() and quit() remember the code: no excepthook is told of a SystemExit.
 
-    A program that catches it and ends in order nevertheless is said to have left by it.
+    A program that catches it and ends in order nevertheless is said to have left by it. One that
+    raises a SystemExit by itself, where no ``with`` block of ours sees it, ends in order for all
+    that can be known here.
     """
     original = sys.exit
     if getattr(original, "__module__", "") == __name__:
@@ -165,28 +131,43 @@ def _watch_exit() -> None:
 
     @wraps(original, assigned=("__name__", "__doc__"))
     def exit(status: Any = None, /) -> NoReturn:
-        global _exit
-        if threading.current_thread() is threading.main_thread():  # elsewhere it ends a thread
-            caller = sys._getframe(1)
-            leaving = SystemExit(status)
-            leaving.__context__ = sys.exc_info()[1]
-            _exit = departure(leaving, (caller.f_code.co_filename, caller.f_lineno))
+        _note_exit(status)
         original(status)
 
     sys.exit = exit
+    quitter = type(getattr(builtins, "exit", None))
+    if quitter.__module__ == "_sitebuiltins":
+        site_exit = quitter.__call__
+
+        @wraps(site_exit)
+        def leave(self: Any, code: Any = None) -> None:
+            _note_exit(code)
+            site_exit(self, code)
+
+        quitter.__call__ = leave  # type: ignore[method-assign]
+
+
+def _note_exit(status: Any) -> None:
+    """The caller of our caller wants to leave; from another than the main thread it ends that."""
+    global _exit
+    if threading.current_thread() is threading.main_thread():
+        caller = sys._getframe(2)
+        leaving = SystemExit(status)
+        leaving.__context__ = sys.exc_info()[1]
+        _exit = departure(leaving, (caller.f_code.co_filename, caller.f_lineno))
 
 
 def _at_exit() -> None:
     uncaught = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     leaving = _exit if uncaught is None else departure(uncaught)
     for communicator in list(_open):
-        communicator.leave_at_exit(leaving.how, leaving.detail)
+        communicator._leave_at_exit(leaving)
 
 
 def _in_child() -> None:
     global _exit
     for communicator in list(_open):
-        communicator.after_fork_in_child()
+        communicator._after_fork_in_child()
     _open.clear()
     _exit = IN_ORDER
 

@@ -12,7 +12,8 @@ import time
 from collections import deque
 from typing import Any, Final, Protocol
 
-from ringd_client._core import ClientState, Operation
+from ringd_client._core import ClientState
+from ringd_client._operation import Operation
 
 TICK_S: Final = 0.002
 EXPIRY_CHECK_S: Final = 0.1

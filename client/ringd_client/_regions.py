@@ -6,6 +6,7 @@ import struct
 from typing import Any, Final
 
 from ringd_client._arena import Arena, Block
+from ringd_client._operation import Operation
 from ringd_client._segments import Segment
 from ringd_client._tensors import Carrier
 
@@ -47,11 +48,11 @@ class Region:
 
     @property
     def result_bytes(self) -> int:
-        """See :class:`ringd_client._core.Settlement`."""
+        """See :class:`ringd_client._operation.Settlement`."""
         return self._size_bytes if self._sink is not None else 0
 
     def settle(self, write: bool) -> None:
-        """See :class:`ringd_client._core.Settlement`."""
+        """See :class:`ringd_client._operation.Settlement`."""
         try:
             if write and self._sink is not None:
                 self._sink.store(self._output, self._segment, self._offset, self._size_bytes)
@@ -72,7 +73,7 @@ class InPlace:
         self._tensor = tensor
 
     def settle(self, write: bool) -> None:
-        """See :class:`ringd_client._core.Settlement`."""
+        """See :class:`ringd_client._operation.Settlement`."""
         self._tensor = None
 
 
@@ -93,7 +94,31 @@ class Number:
         self.value = 0
 
     def settle(self, write: bool) -> None:
-        """See :class:`ringd_client._core.Settlement`."""
+        """See :class:`ringd_client._operation.Settlement`."""
         if write:
             (self.value,) = _NUMBER.unpack_from(self._block.segment.view, self._block.offset)
+        self._arena.free(self._block)
+
+
+class Answer:
+    """A region of one byte, in which the daemon leaves yes or no: what the operation returns.
+
+    Attributes:
+        operation: whose answer it is.
+    """
+
+    __slots__ = ("_arena", "_block", "operation")
+
+    result_bytes = 0
+
+    def __init__(self, arena: Arena, block: Block) -> None:
+        self._arena = arena
+        self._block = block
+        self.operation: Operation[bool] | None = None
+
+    def settle(self, write: bool) -> None:
+        """See :class:`ringd_client._operation.Settlement`."""
+        operation, self.operation = self.operation, None
+        if write and operation is not None:
+            operation.output = bool(self._block.segment.view[self._block.offset])
         self._arena.free(self._block)

@@ -1,7 +1,7 @@
 """Calls that are made of several operations: written once, played by either face.
 
 Such a call is a generator of operations that are ready to be posted. Whoever plays it posts
-each, waits for it, and goes on, or throws its error in.
+each, waits for it, and goes on; after an error, or when it is interrupted, it closes the generator.
 """
 
 from __future__ import annotations
@@ -11,24 +11,32 @@ from collections.abc import Generator
 from typing import Any, TypeAlias, TypeVar
 
 from ringd_client._calls import Caller
-from ringd_client._core import Operation
+from ringd_client._operation import GRACE_S, Operation
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[Operation[Any], None, T]
 
 
 class Budget:
-    """The one deadline of a call with several steps.
+    """The one deadline of a call with several operations, from the beginning of the call.
 
     Args:
         timeout_s: as the caller gave it; the first operation checks it.
     """
 
     def __init__(self, caller: Caller, timeout_s: float | None) -> None:
+        self._caller = caller
+        self._epoch = caller.epoch
         self._began = time.monotonic()
-        self._bound_s = caller._membership.timeout_s if timeout_s is None else timeout_s
+        self._timeout_s = timeout_s
 
-    @property
-    def left_s(self) -> float:
-        """For the operations after the first; never quite nothing."""
-        return max(self._began + self._bound_s - time.monotonic(), 0.001)
+    def bounds(self, operation: Operation[T]) -> Operation[T]:
+        """Give an operation this deadline, and the epoch of the call, instead of its own.
+
+        If too little of it is left, the daemon has time to say so all the same.
+        """
+        bound = self._caller._bound(self._timeout_s)
+        operation.begin(self._began, bound, operation.recv_timeout_s)
+        operation.epoch = self._epoch
+        operation.expires = max(operation.expires, time.monotonic() + GRACE_S)
+        return operation

@@ -80,7 +80,19 @@ class Carrier(Protocol):
 
 
 class Adapter(Carrier, Protocol):
-    """A library's tensors, and how to make one."""
+    """A library's tensors, and how to make one.
+
+    Attributes:
+        library: its name, for :func:`adapter_named`.
+    """
+
+    library: str
+
+    def new(self, dtype: str, shape: tuple[int, ...]) -> Any:
+        """A contiguous tensor in ordinary memory, with any contents."""
+
+    def flat(self, tensor: Any) -> Any:
+        """The elements in logical order, in one dimension: a view if they lie so, else a copy."""
 
     def wrap(self, owner: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """A tensor over the beginning of the buffer ``owner``, which it keeps alive."""

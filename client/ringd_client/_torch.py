@@ -46,6 +46,14 @@ class TorchAdapter:
     it; others go through ``detach()``.
     """
 
+    library = "torch"
+
+    def new(self, dtype: str, shape: tuple[int, ...]) -> Any:
+        return torch.empty(shape, dtype=_DTYPES[dtype])
+
+    def flat(self, tensor: Any) -> Any:
+        return tensor.detach().reshape(-1)
+
     def describe(self, tensor: Any) -> tuple[str, tuple[int, ...]]:
         name = _NAMES.get(tensor.dtype)
         if name is None:

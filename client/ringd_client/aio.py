@@ -11,20 +11,24 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar
 
 from ringd.errors import RingdError
 from ringd_client import _collectives as collectives
+from ringd_client import _epochs as epochs
 from ringd_client import _groups as groups
 from ringd_client import _messages as messages
 from ringd_client import _objects as objects
 from ringd_client import _process
+from ringd_client import _state as states
 from ringd_client._aio_connection import AsyncConnection
 from ringd_client._arena import Arena, default_limit_bytes
 from ringd_client._attach import Deadline, Membership, attach_async
-from ringd_client._calls import Caller, Place, checked_limit
+from ringd_client._calls import Caller, Place, checked_default, checked_limit
 from ringd_client._coalesce import Batch, misplaced
 from ringd_client._collectives import Preparer
-from ringd_client._core import ClientState, Operation, UnsentError
+from ringd_client._core import ClientState
 from ringd_client._environment import daemon_socket
-from ringd_client._handle import state_of, wait_expired
+from ringd_client._handle import checked_wait, state_of, wait_expired
 from ringd_client._messages import Message
+from ringd_client._operation import Operation, UnsentError
+from ringd_client._process import Departure
 from ringd_client._signatures import show_as_method
 from ringd_client._steps import Steps
 
@@ -36,6 +40,7 @@ async def connect_async(
     *,
     socket: str | None = None,
     timeout_s: float = 60.0,
+    default_timeout_s: float | None = None,
     arena_limit_bytes: int | None = None,
 ) -> AsyncCommunicator:
     """As :func:`ringd_client.connect`, for the running event loop, to which the result belongs.
@@ -43,16 +48,16 @@ async def connect_async(
     A cancelled attempt leaves nothing behind.
     """
     deadline = Deadline.after(timeout_s)
-    limit = checked_limit(arena_limit_bytes)
+    limit, default = checked_limit(arena_limit_bytes), checked_default(default_timeout_s)
     transport, membership = await attach_async(socket or daemon_socket(), deadline)
-    state = ClientState(membership.rank, membership.max_in_flight)
+    state = ClientState(membership.seat, membership.max_in_flight, membership.epoch)
     connection = AsyncConnection(transport, state, asyncio.get_running_loop())
     arena = Arena(
         limit or membership.arena_limit_bytes or default_limit_bytes(),
         connection.announce,
         connection.retract,
     )
-    return AsyncCommunicator(connection, arena, membership)
+    return AsyncCommunicator(connection, arena, membership, default_timeout_s=default)
 
 
 class AsyncHandle(Generic[T]):
@@ -74,15 +79,16 @@ class AsyncHandle(Generic[T]):
     async def wait(self, timeout_s: float | None = None) -> T:
         """As :meth:`ringd_client.Handle.wait`."""
         operation = self._operation
+        wait_s = checked_wait(timeout_s)
         if not operation.finished:
-            if timeout_s is None:
+            if wait_s is None:
                 await self._connection.over(operation)
             else:
                 try:
-                    async with asyncio.timeout(timeout_s):
+                    async with asyncio.timeout(wait_s):
                         await self._connection.over(operation)
                 except TimeoutError:
-                    raise wait_expired(operation, timeout_s) from None
+                    raise wait_expired(operation, wait_s) from None
         if operation.error is not None:
             raise operation.error.copy()
         return operation.output
@@ -152,10 +158,11 @@ class AsyncCommunicator(Caller):
         arena: Arena,
         membership: Membership,
         place: Place | None = None,
+        default_timeout_s: float | None = None,
     ) -> None:
         """Use :func:`connect_async`, ``new_group`` or ``split``."""
         self._connection = connection
-        super().__init__(connection.state, arena, membership, place)
+        super().__init__(connection.state, arena, membership, place, default_timeout_s)
         if place is None:
             _process.opened(self)
 
@@ -170,11 +177,13 @@ class AsyncCommunicator(Caller):
     reduce_scatter = reduce_scatter_async = _awaited(collectives.reduce_scatter)
     all_to_all = all_to_all_async = _awaited(collectives.all_to_all)
     barrier = barrier_async = _awaited(collectives.barrier)
+    agree = agree_async = _awaited(collectives.agree)
 
     all_gather_object = _played(objects.all_gather_object)
     broadcast_object = _played(objects.broadcast_object)
     gather_object = _played(objects.gather_object)
     scatter_object = _played(objects.scatter_object)
+    sync_state = _played(states.sync_state)
 
     @contextlib.asynccontextmanager
     async def coalesce(self) -> AsyncIterator[None]:
@@ -223,24 +232,41 @@ class AsyncCommunicator(Caller):
     # ------------------------------------------------------------ groups
 
     def new_group(
-        self, ranks: Sequence[int], *, timeout_s: float | None = None
+        self,
+        ranks: Sequence[int],
+        *,
+        timeout_s: float | None = None,
+        default_timeout_s: float | None = None,
     ) -> Coroutine[Any, Any, AsyncCommunicator | None]:
         """As :meth:`ringd_client.Communicator.new_group`."""
-        steps = groups.new_group(self, ranks, timeout_s)
-        return self._entered(self._play("new_group", steps))
+        steps = groups.new_group(self, ranks, timeout_s, default_timeout_s)
+        return self._entered(self._play("new_group", steps), default_timeout_s)
 
     def split(
-        self, color: int | None, key: int = 0, *, timeout_s: float | None = None
+        self,
+        color: int | None,
+        key: int = 0,
+        *,
+        timeout_s: float | None = None,
+        default_timeout_s: float | None = None,
     ) -> Coroutine[Any, Any, AsyncCommunicator | None]:
         """As :meth:`ringd_client.Communicator.split`."""
-        steps = groups.split(self, color, key, timeout_s)
-        return self._entered(self._play("split", steps))
+        steps = groups.split(self, color, key, timeout_s, default_timeout_s)
+        return self._entered(self._play("split", steps), default_timeout_s)
 
-    async def _entered(self, agreed: Coroutine[Any, Any, Place | None]) -> Self | None:
+    async def _entered(
+        self, agreed: Coroutine[Any, Any, Place | None], default_timeout_s: float | None
+    ) -> Self | None:
         place = await agreed
         if place is None:
             return None
-        return type(self)(self._connection, self._arena, self._membership, place)
+        default = self._default_timeout_s if default_timeout_s is None else default_timeout_s
+        return type(self)(self._connection, self._arena, self._membership, place, default)
+
+    # ------------------------------------------------------------ epochs
+
+    reform = _played(epochs.reform)
+    newcomers = _played(epochs.newcomers)
 
     # ------------------------------------------------------------ the rest
 
@@ -260,7 +286,7 @@ class AsyncCommunicator(Caller):
 
         See :meth:`ringd_client.Communicator.close`.
         """
-        await self._close("closed", "", wait=True)
+        await self._close(_process.IN_ORDER, wait=True)
 
     async def __aenter__(self) -> Self:
         return self
@@ -272,26 +298,25 @@ class AsyncCommunicator(Caller):
         traceback: TracebackType | None,
     ) -> None:
         """Close. After an exception nothing is waited for, and the peers are told of it."""
-        how, detail = _process.how_left(exc)
-        await self._close(how, detail, wait=exc is None)
+        await self._close(_process.departure(exc), wait=exc is None)
 
-    def leave_at_exit(self, how: str, detail: str) -> None:
+    def _leave_at_exit(self, leaving: Departure) -> None:
         """For the exit of the process, when no loop runs any more."""
-        self._connection.leave_now(how, detail)
+        self._connection.leave_now(leaving)
         self._arena.close()
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """For :func:`os.fork`: what the child may do with this communicator is nothing."""
         self._connection.after_fork_in_child()
         self._arena.after_fork_in_child()
 
-    async def _close(self, how: str, detail: str, *, wait: bool) -> None:
+    async def _close(self, leaving: Departure, *, wait: bool) -> None:
         if self.group:
-            if self._state.close_group(self.group):
+            if self._state.close_group(self.group, self.epoch):
                 await self._connection.free_group(self.group, wait=wait)
             return
         try:
-            await self._connection.close(how=how, detail=detail, wait=wait)
+            await self._connection.close(leaving, wait=wait)
         finally:
             self._arena.close()
             _process.closed(self)
@@ -317,6 +342,8 @@ class AsyncCommunicator(Caller):
         except StopIteration as end:
             result: T = end.value
             return result
+        finally:
+            steps.close()
 
     def _post(self, operation: Operation[Any]) -> None:
         self._connection.post(operation)

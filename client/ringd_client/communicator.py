@@ -11,20 +11,24 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from ringd.errors import RingdError
 from ringd_client import _collectives as collectives
+from ringd_client import _epochs as epochs
 from ringd_client import _groups as groups
 from ringd_client import _messages as messages
 from ringd_client import _objects as objects
 from ringd_client import _process
+from ringd_client import _state as states
 from ringd_client._arena import Arena, default_limit_bytes
 from ringd_client._attach import Deadline, Membership, attach
-from ringd_client._calls import Caller, Place, checked_limit
+from ringd_client._calls import Caller, Place, checked_default, checked_limit
 from ringd_client._coalesce import Batch, misplaced
 from ringd_client._collectives import Preparer
 from ringd_client._connection import Connection
-from ringd_client._core import ClientState, Operation, UnsentError
+from ringd_client._core import ClientState
 from ringd_client._environment import daemon_socket
 from ringd_client._handle import Handle
 from ringd_client._messages import Message
+from ringd_client._operation import Operation, UnsentError
+from ringd_client._process import Departure
 from ringd_client._signatures import name_with_handle, show_as_method
 from ringd_client._steps import Steps
 
@@ -36,6 +40,7 @@ def connect(
     *,
     socket: str | None = None,
     timeout_s: float = 60.0,
+    default_timeout_s: float | None = None,
     arena_limit_bytes: int | None = None,
 ) -> Communicator:
     """Attach to this rank's daemon and wait until every rank's trainer has done so.
@@ -43,6 +48,8 @@ def connect(
     Args:
         socket: path of the daemon's socket; default: RINGD_SOCKET, which ``ringd run`` sets.
         timeout_s: for everything, from the first attempt to the last trainer's arrival.
+        default_timeout_s: of the calls on the communicator that name no ``timeout_s``; default:
+            the daemon's setting, which is 300 s unless set.
         arena_limit_bytes: cap of the shared memory; default: the daemon's setting, else 4 GiB,
             or a quarter of the machine's memory when that is less.
 
@@ -52,18 +59,20 @@ def connect(
     Raises:
         RendezvousError: somebody is missing (it says who), or the daemon refused.
         DaemonLostError: there is no daemon, or it went away.
-        ConfigError: RINGD_SOCKET is not set, or an argument is no good.
+        ConfigError: RINGD_SOCKET is not set, or ``timeout_s`` is no good.
+        InvalidArgumentError: another argument is no good.
     """
     deadline = Deadline.after(timeout_s)
-    limit = checked_limit(arena_limit_bytes)
+    limit, default = checked_limit(arena_limit_bytes), checked_default(default_timeout_s)
     transport, membership = attach(socket or daemon_socket(), deadline)
-    connection = Connection(transport, ClientState(membership.rank, membership.max_in_flight))
+    state = ClientState(membership.seat, membership.max_in_flight, membership.epoch)
+    connection = Connection(transport, state)
     arena = Arena(
         limit or membership.arena_limit_bytes or default_limit_bytes(),
         connection.announce,
         connection.retract,
     )
-    return Communicator(connection, arena, membership)
+    return Communicator(connection, arena, membership, default_timeout_s=default)
 
 
 def _blocking(
@@ -128,8 +137,9 @@ class Communicator(Caller):
     Any thread may use it. Which order calls have, what tensors may look like, and what holds
     after an error: docs/semantics.md. Calls take these keywords, as far as they have them:
 
-    - ``timeout_s``: the call's one deadline, from its beginning, on all ranks (default: the
-      daemon's setting, which is 300 s unless set).
+    - ``timeout_s``: the call's one deadline, from its beginning, on all ranks (default:
+      ``default_timeout_s`` of ``connect`` or ``new_group``, else the daemon's setting, which is
+      300 s unless set).
     - ``recv_timeout_ms``: end it earlier when a peer that owes bytes is silent for so long.
     - ``algorithm``: "auto", or what the daemon shall use; equal on all ranks.
     - ``preserve_input``: an arena tensor (``comm.empty``) keeps its contents if the call
@@ -142,8 +152,8 @@ class Communicator(Caller):
       UnsupportedReductionError (also a ValueError): a reduce op that the dtype has not.
     - InvalidTensorError, InvalidArgumentError (ValueErrors): see the text.
     - CollectiveTimeoutError, CollectiveMismatchError: the group stands.
-    - PeerLostError, MembershipChangedError: close, and connect again. A group of ``new_group``
-      whose ranks all live goes on.
+    - PeerLostError, MembershipChangedError: the epoch is over; go on by :meth:`reform`, or close
+      and connect again. A group of ``new_group`` whose ranks all live goes on until then.
     - DaemonLostError: our own daemon is gone, and with it all groups; close, and connect again.
     - TooManyOperationsError, ArenaFullError: nothing was posted.
     - CommunicatorClosedError, GroupFreedError: it is closed, or belongs to the parent process.
@@ -158,10 +168,11 @@ class Communicator(Caller):
         arena: Arena,
         membership: Membership,
         place: Place | None = None,
+        default_timeout_s: float | None = None,
     ) -> None:
         """Use :func:`connect`, ``new_group`` or ``split``."""
         self._connection = connection
-        super().__init__(connection.state, arena, membership, place)
+        super().__init__(connection.state, arena, membership, place, default_timeout_s)
         if place is None:
             _process.opened(self)
 
@@ -176,6 +187,7 @@ class Communicator(Caller):
     reduce_scatter = _blocking(collectives.reduce_scatter)
     all_to_all = _blocking(collectives.all_to_all)
     barrier = _blocking(collectives.barrier)
+    agree = _blocking(collectives.agree)
 
     all_reduce_async = _started(collectives.all_reduce)
     reduce_async = _started(collectives.reduce)
@@ -186,11 +198,13 @@ class Communicator(Caller):
     reduce_scatter_async = _started(collectives.reduce_scatter)
     all_to_all_async = _started(collectives.all_to_all)
     barrier_async = _started(collectives.barrier)
+    agree_async = _started(collectives.agree)
 
     all_gather_object = _played(objects.all_gather_object)
     broadcast_object = _played(objects.broadcast_object)
     gather_object = _played(objects.gather_object)
     scatter_object = _played(objects.scatter_object)
+    sync_state = _played(states.sync_state)
 
     @contextlib.contextmanager
     def coalesce(self) -> Iterator[None]:
@@ -267,7 +281,11 @@ class Communicator(Caller):
     # ------------------------------------------------------------ groups
 
     def new_group(
-        self, ranks: Sequence[int], *, timeout_s: float | None = None
+        self,
+        ranks: Sequence[int],
+        *,
+        timeout_s: float | None = None,
+        default_timeout_s: float | None = None,
     ) -> Communicator | None:
         """A communicator for some ranks of this one; all ranks of this one make the call.
 
@@ -276,7 +294,9 @@ class Communicator(Caller):
 
         Args:
             ranks: of this communicator, in any order, the same on all ranks.
-            timeout_s: see the class.
+            timeout_s: of this call; see the class.
+            default_timeout_s: of the calls on the new communicator that name no ``timeout_s``;
+                default: as on this one.
 
         Returns:
             The communicator, to be closed when it is not needed any more; None on ranks that
@@ -288,10 +308,16 @@ class Communicator(Caller):
 
         Cost: an all_reduce of 8 bytes among the members.
         """
-        return self._entered(self._play("new_group", groups.new_group(self, ranks, timeout_s)))
+        steps = groups.new_group(self, ranks, timeout_s, default_timeout_s)
+        return self._entered(self._play("new_group", steps), default_timeout_s)
 
     def split(
-        self, color: int | None, key: int = 0, *, timeout_s: float | None = None
+        self,
+        color: int | None,
+        key: int = 0,
+        *,
+        timeout_s: float | None = None,
+        default_timeout_s: float | None = None,
     ) -> Communicator | None:
         """Communicators for all ranks that name the same color; all ranks make the call.
 
@@ -299,6 +325,7 @@ class Communicator(Caller):
             color: any number of 64 bits; None: this rank joins none.
             key: the order within a color; equal keys are in the order of ranks.
             timeout_s: for all of it; see the class.
+            default_timeout_s: as for :meth:`new_group`.
 
         Returns:
             The communicator of this rank's color; None for color None.
@@ -307,12 +334,19 @@ class Communicator(Caller):
 
         Cost: an all_gather of 24 bytes per rank, and what :meth:`new_group` costs.
         """
-        return self._entered(self._play("split", groups.split(self, color, key, timeout_s)))
+        steps = groups.split(self, color, key, timeout_s, default_timeout_s)
+        return self._entered(self._play("split", steps), default_timeout_s)
 
-    def _entered(self, place: Place | None) -> Communicator | None:
+    def _entered(self, place: Place | None, default_timeout_s: float | None) -> Communicator | None:
         if place is None:
             return None
-        return type(self)(self._connection, self._arena, self._membership, place)
+        default = self._default_timeout_s if default_timeout_s is None else default_timeout_s
+        return type(self)(self._connection, self._arena, self._membership, place, default)
+
+    # ------------------------------------------------------------ epochs
+
+    reform = _played(epochs.reform)
+    newcomers = _played(epochs.newcomers)
 
     # ------------------------------------------------------------ the rest
 
@@ -340,7 +374,7 @@ class Communicator(Caller):
         That of the world says goodbye and disconnects, which ends all others. A second call
         does nothing. Tensors of ``empty`` keep their memory.
         """
-        self._close("closed", "", wait=True)
+        self._close(_process.IN_ORDER, wait=True)
 
     def __enter__(self) -> Self:
         return self
@@ -352,24 +386,23 @@ class Communicator(Caller):
         traceback: TracebackType | None,
     ) -> None:
         """Close. After an exception nothing is waited for, and the peers are told of it."""
-        how, detail = _process.how_left(exc)
-        self._close(how, detail, wait=exc is None)
+        self._close(_process.departure(exc), wait=exc is None)
 
-    def leave_at_exit(self, how: str, detail: str) -> None:
+    def _leave_at_exit(self, leaving: Departure) -> None:
         """For the exit of the process: as :meth:`close`, or as after an exception."""
-        self._close(how, detail, wait=how == "closed")
+        self._close(leaving, wait=leaving.raised is None)
 
-    def after_fork_in_child(self) -> None:
+    def _after_fork_in_child(self) -> None:
         """For :func:`os.fork`: what the child may do with this communicator is nothing."""
         self._connection.after_fork_in_child()
         self._arena.after_fork_in_child()
 
-    def _close(self, how: str, detail: str, *, wait: bool) -> None:
+    def _close(self, leaving: Departure, *, wait: bool) -> None:
         if self.group:
-            if self._state.close_group(self.group):
+            if self._state.close_group(self.group, self.epoch):
                 self._connection.free_group(self.group, wait=wait)
             return
-        self._connection.close(how=how, detail=detail, wait=wait)
+        self._connection.close(leaving, wait=wait)
         self._arena.close()
         _process.closed(self)
 
@@ -387,6 +420,8 @@ class Communicator(Caller):
         except StopIteration as end:
             result: T = end.value
             return result
+        finally:
+            steps.close()
 
     def _finish_all(self, operations: list[Operation[Any]]) -> None:
         """Post, and wait until all are over.

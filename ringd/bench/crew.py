@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ class Crew:
                 for _ in range(len(self._impls) * self.n):
                     self._enlist(listener)
             except BaseException:
-                self.__exit__()
+                self._end(in_order=False)
                 raise
         return self
 
@@ -103,20 +104,29 @@ class Crew:
             raise RingdError(f"a worker of {impl} failed in the middle of {what}: {exc}") from None
         return answers
 
-    def __exit__(self, *_: object) -> None:
-        for file in self._files.values():
-            with contextlib.suppress(OSError, ValueError):
-                file.write('{"do": "end"}\n')
-                file.flush()
-                file.close()
-        for process in self._processes:
-            try:
-                process.wait(END_LIMIT_S)
-            except subprocess.TimeoutExpired:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """End the workers; after an exception (Ctrl-C, for one) nothing they do is waited for."""
+        self._end(in_order=kind is None)
+
+    def _end(self, *, in_order: bool) -> None:
+        if in_order:
+            for file in self._files.values():
+                with contextlib.suppress(OSError, ValueError):
+                    file.write('{"do": "end"}\n')
+                    file.flush()
+                    file.close()
+        running = self._left(END_LIMIT_S if in_order else 0.0)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for process in running:
                 with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGTERM)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(END_LIMIT_S)
-                process.kill()
-                process.wait()
+                    os.killpg(process.pid, number)
+            running = self._left(END_LIMIT_S)
         self._folder.cleanup()
+
+    def _left(self, within_s: float) -> list[subprocess.Popen[bytes]]:
+        """Wait for all; those that have not ended in time."""
+        until = time.monotonic() + within_s
+        for process in self._processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+        return [process for process in self._processes if process.poll() is None]

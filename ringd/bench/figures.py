@@ -116,7 +116,13 @@ def _bandwidths(case: Case, median_us: float) -> dict[str, float | None]:
     if not ops.OPS[case.op].has_size:
         return {"algbw": None, "busbw": None}
     algbw = case.size_bytes / median_us / 1e3
-    return {"algbw": round(algbw, 3), "busbw": round(algbw * bus_factor(case.op, case.n), 3)}
+    busbw = algbw * bus_factor(case.op, case.n)
+    return {"algbw": significant(algbw), "busbw": significant(busbw)}
+
+
+def significant(value: float) -> float:
+    """Four digits that count, however small the number: a bandwidth at 1 KiB is none of 0.00."""
+    return float(f"{value:.4g}")
 
 
 def p99(times: Sequence[float]) -> float | None:

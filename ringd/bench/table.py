@@ -74,13 +74,13 @@ def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
             r["memory"],
             f"{r['min_us']:,.0f}",
             f"{r['median_us']:,.0f}",
-            _figure(r["p99_us"], ",.0f"),
-            _figure(r["algbw"], ".2f"),
-            _figure(r["busbw"], ".2f"),
-            _figure(r["ratio_min"], ".2f"),
-            _figure(r["ratio_median"], ".2f"),
-            _figure(r["steps"], "d"),
-            _figure(r["frames"], ".1f"),
+            figure(r["p99_us"], ",.0f"),
+            figure(r["algbw"], bandwidth(r["algbw"])),
+            figure(r["busbw"], bandwidth(r["busbw"])),
+            figure(r["ratio_min"], ".2f"),
+            figure(r["ratio_median"], ".2f"),
+            figure(r["steps"], "d"),
+            figure(r["frames"], ".1f"),
             "yes" if r["ok"] else "NO",
         )
     console.print(table)
@@ -93,5 +93,11 @@ def _algorithm(row: dict[str, Any]) -> str:
     return "" if row["resolved"] == "" else str(row["algorithm"])
 
 
-def _figure(value: float | None, how: str) -> str:
+def figure(value: float | None, how: str) -> str:
+    """A number in this format; nothing where there is none."""
     return "" if value is None else format(value, how)
+
+
+def bandwidth(value: float | None) -> str:
+    """How a bandwidth is written: with two digits that count at least."""
+    return ".2f" if value is None or value >= 0.1 else ".2g"

@@ -7,15 +7,18 @@ Orders and answers are JSON lines over the driver's Unix socket. Between orders 
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import sys
 from time import perf_counter_ns
 from typing import Any
 
-import torch
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # what ends a bench is for the driver to say
 
-from ringd.bench.subjects import Gloo, Ringd, Subject
-from ringd.bench.tensors import Tensors, dtype_of, fill, holds
+import torch  # noqa: E402
+
+from ringd.bench.subjects import Gloo, Ringd, Subject  # noqa: E402
+from ringd.bench.tensors import Tensors, dtype_of, fill, holds  # noqa: E402
 
 WARM_UP = 3
 

@@ -13,11 +13,13 @@ from ringd.errors import InvalidArgumentError, UnsupportedReductionError
 
 EXAMPLE = (
     "Example: ringd bench --op all_reduce --op all_gather --sizes 1K,1M -n 4 --peers gloo "
-    "--json bench.json"
+    "--json bench.json; ringd bench --faults --kinds kill-trainer,kill-daemon -n 3 --rounds 40"
 )
 PEERS = ("gloo", "none")
 MEMORIES = ("ordinary", "arena")
-DEFAULT_RANKS = [2, 4]
+DEFAULT_RANKS, DEFAULT_FAULT_RANKS = [2, 4], [3]
+DEFAULT_SIZES = "1K,64K,1M,16M,64M"
+DEFAULT_ROUNDS, DEFAULT_FAULT_ROUNDS = 5, 10
 
 
 def bench(
@@ -26,58 +28,107 @@ def bench(
         list[str] | None,
         typer.Option(
             "--op",
-            metavar="NAME",
-            help="Repeatable: a collective, sendrecv, or all. (default: all_reduce)",
+            metavar="NAME,...",
+            help="Collectives, sendrecv, or all. (default: all_reduce)",
         ),
     ] = None,
     sizes: Annotated[
-        str,
+        list[str] | None,
         typer.Option(
-            "--sizes", metavar="SIZE,...", help="Bytes of the larger tensor of a rank; 1K = 1024."
+            "--sizes",
+            metavar="SIZE,...",
+            help="Bytes of the larger tensor of a rank; 1K = 1024. (default: 1K,64K,1M,16M,64M)",
         ),
-    ] = "1K,64K,1M,16M,64M",
+    ] = None,
     n: Annotated[
-        list[int] | None,
-        typer.Option("-n", "--ranks", min=1, metavar="N", help="Repeatable. (default: 2, 4)"),
+        list[str] | None,
+        typer.Option(
+            "-n", "--ranks", metavar="N,...", help="Numbers of ranks. (default: 2,4; faults: 3)"
+        ),
     ] = None,
     peers: Annotated[
-        str, typer.Option("--peers", metavar="NAME,...", help="Whom to compare with, or none.")
-    ] = "gloo",
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Interleaved rounds.")] = 5,
+        list[str] | None,
+        typer.Option(
+            "--peers", metavar="NAME,...", help="Whom to compare with, or none. (default: gloo)"
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option("--rounds", min=1, help="Interleaved rounds. (default: 5; faults: 10 a kind)"),
+    ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Element type.")] = "float32",
     algorithm: Annotated[
         list[str] | None,
-        typer.Option("--algorithm", metavar="NAME", help="Repeatable. (default: auto)"),
+        typer.Option("--algorithm", metavar="NAME,...", help="Of ringd. (default: auto)"),
     ] = None,
     memory: Annotated[
-        str, typer.Option("--memory", metavar="KIND,...", help="Where ringd's tensors lie.")
-    ] = "ordinary,arena",
+        list[str] | None,
+        typer.Option(
+            "--memory",
+            metavar="KIND,...",
+            help="Where ringd's tensors lie. (default: ordinary,arena)",
+        ),
+    ] = None,
     json_path: Annotated[
         Path | None,
         typer.Option("--json", metavar="PATH", help="Write the rows there.", show_default=False),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer operations, for a look.")] = False,
+    faults: Annotated[
+        bool,
+        typer.Option(
+            "--faults", help="Measure instead how soon ranks hear of faults (-n, --rounds, --json)."
+        ),
+    ] = False,
+    kinds: Annotated[
+        list[str] | None,
+        typer.Option("--kinds", metavar="KIND,...", help="Of faults. (default: all)"),
+    ] = None,
     config: options.Config = None,
     debug: options.Debug = None,
 ) -> None:
-    """Measure operations, ringd and its peers in turn, results checked."""
+    """Measure operations, ringd and its peers in turn, results checked.
+
+    What is a list takes commas, and may be given more than once.
+    """
     options.settings_from(ctx)
+    world_sizes = _ranks(n)
+    if faults:
+        names, rounds = _words(kinds, "all"), rounds or DEFAULT_FAULT_ROUNDS
+        raise typer.Exit(_faults(names, world_sizes or DEFAULT_FAULT_RANKS, rounds, json_path))
 
     from ringd.bench.main import run
     from ringd.bench.matrix import Matrix
     from ringd.vocabulary import DTYPES
 
     _known("--dtype", [dtype], DTYPES)
+    world_sizes, algorithms = world_sizes or DEFAULT_RANKS, _words(algorithm, "auto")
+    known_peers = _known("--peers", _words(peers, "gloo"), PEERS)
     matrix = Matrix(
-        ops=_ops(op or ["all_reduce"], dtype, algorithm or ["auto"], n or DEFAULT_RANKS),
-        sizes_bytes=_sizes(sizes),
-        world_sizes=n or DEFAULT_RANKS,
-        peers=[name for name in _known("--peers", _words(peers), PEERS) if name != "none"],
+        ops=_ops(_words(op, "all_reduce"), dtype, algorithms, world_sizes),
+        sizes_bytes=_sizes(_words(sizes, DEFAULT_SIZES)),
+        world_sizes=world_sizes,
+        peers=[name for name in known_peers if name != "none"],
         dtype=dtype,
-        algorithms=algorithm or ["auto"],
-        memory=_known("--memory", _words(memory), MEMORIES),
+        algorithms=algorithms,
+        memory=_known("--memory", _words(memory, ",".join(MEMORIES)), MEMORIES),
     )
+    rounds = rounds or DEFAULT_ROUNDS
     raise typer.Exit(run(matrix, rounds=rounds, json_path=json_path, quick=quick))
+
+
+def _faults(kinds: list[str], world_sizes: list[int], rounds: int, json_path: Path | None) -> int:
+    """``--faults``; the exit code."""
+    from ringd.bench.faults.kinds import KINDS
+
+    names = _known("--kinds", kinds, [*KINDS, "all"])
+    if min(world_sizes) < 2:
+        raise InvalidArgumentError("--faults needs survivors: two ranks at least, not -n 1")
+    chosen = list(KINDS) if "all" in names else list(dict.fromkeys(names))
+
+    from ringd.bench.faults.main import run
+
+    return run(chosen, world_sizes=world_sizes, rounds=rounds, json_path=json_path)
 
 
 def _ops(names: list[str], dtype: str, algorithms: list[str], world_sizes: list[int]) -> list[str]:
@@ -105,8 +156,18 @@ def _summable(op: str, dtype: str) -> None:
         raise InvalidArgumentError(f"--op {op} --dtype {dtype}: {exc}") from None
 
 
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
+def _words(texts: list[str] | None, default: str) -> list[str]:
+    """The words of an option that takes commas and may be given more than once."""
+    given = texts or [default]
+    return [word.strip() for text in given for word in text.split(",") if word.strip()]
+
+
+def _ranks(texts: list[str] | None) -> list[int]:
+    """Numbers of ranks; [] when none are given."""
+    words = _words(texts, "")
+    if texts and (not words or not all(word.isdecimal() and int(word) for word in words)):
+        raise InvalidArgumentError(f"-n {','.join(texts)!r}: numbers of ranks from 1 on, like 2,4")
+    return [int(word) for word in words]
 
 
 def _known(flag: str, words: list[str], known: Iterable[str]) -> list[str]:
@@ -123,10 +184,10 @@ def _known(flag: str, words: list[str], known: Iterable[str]) -> list[str]:
     return words
 
 
-def _sizes(text: str) -> list[int]:
+def _sizes(words: list[str]) -> list[int]:
     from ringd.config.values import parse_size
 
     try:
-        return [parse_size(word) for word in _words(text)]
+        return [parse_size(word) for word in words or [""]]
     except ValueError as exc:
-        raise InvalidArgumentError(f"--sizes {text!r}: {exc}") from None
+        raise InvalidArgumentError(f"--sizes {','.join(words)!r}: {exc}") from None

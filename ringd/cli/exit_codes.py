@@ -15,10 +15,12 @@ COLLECTIVE = 4
 """A collective, a peer or a daemon failed while the job ran."""
 INTERRUPTED = 130
 """Ctrl-C: 128 + SIGINT, as shells count."""
+TERMINATED = 143
+"""SIGTERM, likewise. A daemon and a rendezvous that are told to end do so in order: OK."""
 
 MEANING = """\
 Exit codes: 0 fine; 1 a check failed, or an unforeseen error; 2 usage or settings; \
-3 rendezvous; 4 a collective or a peer failed; 130 interrupted. \
+3 rendezvous; 4 a collective or a peer failed; 130 interrupted, 143 terminated. \
 `ringd run` passes on the trainer's own code."""
 
 _BY_ERROR: tuple[tuple[type[errors.RingdError], int], ...] = (

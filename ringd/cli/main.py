@@ -5,8 +5,12 @@ Only typer is imported here; a command imports what it runs when it runs, so ``-
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
@@ -24,7 +28,14 @@ from ringd.cli import (
     run_cmd,
     status_cmd,
 )
-from ringd.cli.exit_codes import FAILED, INTERRUPTED, MEANING, USAGE, exit_code
+from ringd.cli.exit_codes import (
+    FAILED,
+    INTERRUPTED,
+    MEANING,
+    TERMINATED,
+    USAGE,
+    exit_code,
+)
 from ringd.cli.options import DEBUG
 from ringd.errors import RingdError
 
@@ -34,18 +45,25 @@ _USAGE_ERROR: type[Exception] = next(
 """Base of the errors that typer itself reports; it has no public name in typer."""
 
 
+class _Terminated(BaseException):
+    """SIGTERM came: what a command has started ends with it, as after Ctrl-C."""
+
+
 class RingdGroup(TyperGroup):
     """The root of the commands: errors become one line and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; see the module ``exit_codes`` for what it exits with."""
         try:
-            return super().invoke(ctx)
+            with _sigterm_raises():
+                return super().invoke(ctx)
         except (typer.Exit, typer.Abort, BrokenPipeError, _USAGE_ERROR):
             raise
         except KeyboardInterrupt:
             _say("interrupted")
             raise typer.Exit(INTERRUPTED) from None
+        except _Terminated:
+            raise typer.Exit(TERMINATED) from None
         except RingdError as error:
             _report(str(error), debug=ctx.meta.get(DEBUG, False))
             raise typer.Exit(exit_code(error)) from None
@@ -54,6 +72,23 @@ class RingdGroup(TyperGroup):
             hint = "" if debug else " (--debug shows where)"
             _report(f"unforeseen error: {type(error).__name__}: {error}{hint}", debug=debug)
             raise typer.Exit(FAILED) from None
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    """As SIGINT does; daemons and launchers have handlers of their own."""
+
+    def terminate(*_: object) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _report(text: str, *, debug: bool) -> None:
@@ -107,7 +142,11 @@ def main() -> None:
     if not sys.platform.startswith("linux"):
         _say(f"ringd runs on Linux only; this is {sys.platform}")
         sys.exit(USAGE)
-    app(prog_name="ringd")
+    try:
+        app(prog_name="ringd")
+    except KeyboardInterrupt:  # before the command has begun, or once it is over
+        _say("interrupted")
+        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

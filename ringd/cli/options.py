@@ -38,6 +38,14 @@ SecretFile = Annotated[
     Path | None,
     _option("--secret-file", "Holds the job's secret; else RINGD_SECRET.", _JOB, "PATH"),
 ]
+MinSize = Annotated[
+    int | None,
+    _option("--min-size", "The job may begin with so many ranks, 0: all. (default: 0)", _JOB, "N"),
+]
+LastCall = Annotated[
+    float | None,
+    _option("--last-call", "... when no other came for so long. (default: 3)", _JOB, "SECONDS"),
+]
 JoinTimeout = Annotated[
     float | None,
     _option("--join-timeout", "Until all have joined. (default: 60)", _JOB, "SECONDS"),
@@ -56,6 +64,26 @@ Bind = Annotated[str | None, _option("--bind", "Local address to listen on.", _N
 Advertise = Annotated[
     str | None,
     _option("--advertise", "What others dial, if not where we listen.", _NETWORK, "HOST[:PORT]"),
+]
+EmbedRendezvous = Annotated[
+    bool | None,
+    _option("--embed-rendezvous", "This daemon is the rendezvous too, at that address.", _NETWORK),
+]
+EmbedInFirst = Annotated[
+    bool | None,
+    _option("--embed-rendezvous", "Rank 0's daemon is the rendezvous too.", _NETWORK),
+]
+Quorum = Annotated[
+    str | None,
+    _option("--quorum", "Who may go on: auto, majority, any. (default: auto)", _NETWORK, "RULE"),
+]
+Heartbeat = Annotated[
+    float | None,
+    _option("--heartbeat", "Seconds between two signs of life. (default: 1)", _TUNING, "SECONDS"),
+]
+DeadAfter = Annotated[
+    float | None,
+    _option("--dead-after", "Silence that is taken for death. (default: 3)", _TUNING, "SECONDS"),
 ]
 Port = Annotated[
     str | None,

@@ -14,6 +14,8 @@ EXAMPLE = (
 def rendezvous(
     ctx: typer.Context,
     world_size: options.WorldSize = None,
+    min_size: options.MinSize = None,
+    last_call_s: options.LastCall = None,
     job_id: options.JobId = None,
     secret_file: options.SecretFile = None,
     join_timeout_s: options.JoinTimeout = None,
@@ -22,6 +24,9 @@ def rendezvous(
     port: options.Port = None,
     interface: options.Interface = None,
     ip_version: options.IpVersion = None,
+    quorum: options.Quorum = None,
+    heartbeat_s: options.Heartbeat = None,
+    dead_after_s: options.DeadAfter = None,
     config: options.Config = None,
     log_level: options.LogLevel = None,
     log_json: options.LogJson = None,

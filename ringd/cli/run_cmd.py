@@ -19,6 +19,18 @@ def run(
         list[str], typer.Argument(metavar="-- COMMAND [ARGS]...", help="What each rank runs.")
     ],
     n: Annotated[int, typer.Option("-n", "--ranks", min=1, help="Number of ranks.", metavar="N")],
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            "--max-restarts",
+            min=0,
+            help="How often a rank that failed is started anew, in all. (default: 0)",
+            metavar="N",
+            show_default=False,
+        ),
+    ] = 0,
+    min_size: options.MinSize = None,
+    last_call_s: options.LastCall = None,
     job_id: options.JobId = None,
     secret_file: options.SecretFile = None,
     join_timeout_s: options.JoinTimeout = None,
@@ -35,14 +47,22 @@ def run(
     arena_limit_bytes: options.ArenaLimit = None,
     accounting: options.Accounting = None,
     dump_dir: options.DumpDir = None,
+    embed_rendezvous: options.EmbedInFirst = None,
+    quorum: options.Quorum = None,
+    heartbeat_s: options.Heartbeat = None,
+    dead_after_s: options.DeadAfter = None,
     config: options.Config = None,
     log_level: options.LauncherLogLevel = None,
     log_json: options.LogJson = None,
     debug: options.Debug = None,
 ) -> None:
-    """Start a rendezvous, N daemons and N trainers; the first failure ends them all."""
+    """Start a rendezvous, N daemons and N trainers; the first failure ends them all.
+
+    With --max-restarts a rank that failed is started anew; with --min-size the job goes on
+    without ranks that fail, as long as so many are left.
+    """
     loaded = options.settings_from(ctx, world_size=n)
 
     from ringd.launch.run import run as launch
 
-    raise typer.Exit(launch(command, n, loaded))
+    raise typer.Exit(launch(command, n, loaded, max_restarts=max_restarts))

@@ -92,6 +92,12 @@ ProcessId = Annotated[
     Field(ge=1, lt=2**31),
     Allowed("the number of a process"),
 ]
+MinSize = Annotated[
+    int,
+    BeforeValidator(_number),
+    Field(ge=0, le=MAX_WORLD_SIZE),
+    Allowed(f"a whole number of ranks up to {MAX_WORLD_SIZE}; 0 is all"),
+]
 Operations = Annotated[
     int,
     BeforeValidator(_number),
@@ -145,6 +151,11 @@ Interface = Annotated[
 ]
 IpVersion = Annotated[
     Literal["any", "4", "6"], BeforeValidator(_lower), Allowed('"any", "4" or "6"')
+]
+Quorum = Annotated[
+    Literal["auto", "majority", "any"],
+    BeforeValidator(_lower),
+    Allowed('"auto", "majority" or "any"'),
 ]
 Congestion = Annotated[
     str,

@@ -213,6 +213,13 @@ def _check_together(settings: Settings, origin: Mapping[str, str]) -> None:
             "world_size",
             f"do not fit: rank is {rank}, allowed are 0 to {world_size - 1}",
         )
+    if settings.dead_after_s <= 2 * settings.heartbeat_s:
+        raise contradict(
+            "dead_after_s",
+            "heartbeat_s",
+            f"do not fit: who says every {settings.heartbeat_s:g} s that it lives may not be taken "
+            f"for dead after {settings.dead_after_s:g} s; allowed is more than twice heartbeat_s",
+        )
     if settings.bind and settings.interface:
         raise contradict("bind", "interface", "are both set; one of them says where to listen")
     if settings.secret is not None and settings.secret_file is not None:

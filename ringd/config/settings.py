@@ -20,6 +20,8 @@ class Settings(BaseModel):
         job_id: who does not name this job is refused at the handshake.
         rank: this daemon's or trainer's rank.
         world_size: number of ranks.
+        min_size: the first epoch may begin with so many ranks; 0: with all.
+        last_call_s: and does when no other came for so long.
         rendezvous: where the rendezvous service listens (host:port).
         bind: local address to listen on. "": for a daemon the local address of the socket that
             reached the rendezvous; for the rendezvous see :meth:`rendezvous_listen`.
@@ -33,6 +35,12 @@ class Settings(BaseModel):
         secret_file: holds the job's secret; readable by its owner only.
         secret: the secret itself; from the environment only.
         join_timeout_s: until when all ranks must have come together.
+        heartbeat_s: how often daemons and rendezvous say that they live.
+        dead_after_s: how long a daemon or the rendezvous may be silent before it is taken for
+            dead; more than twice ``heartbeat_s``.
+        embed_rendezvous: this daemon is the rendezvous too, and listens at its address.
+        quorum: whether only more than half of the last epoch's members may go on: "majority",
+            "any", or "auto": majority where the rendezvous is embedded.
         timeout_s: default deadline of a collective call.
         recv_timeout_ms: longest silence of a peer that owes bytes; 0 is off.
         segment_bytes: pipelining unit.
@@ -59,6 +67,8 @@ class Settings(BaseModel):
     job_id: fields.JobId = "default"
     rank: fields.Rank | None = None
     world_size: fields.WorldSize | None = None
+    min_size: fields.MinSize = 0
+    last_call_s: fields.Seconds = 3.0
     rendezvous: fields.ServiceAddress | None = None
     bind: fields.Host = ""
     advertise: fields.AdvertisedAddress | None = None
@@ -70,6 +80,10 @@ class Settings(BaseModel):
     secret_file: fields.AnyPath | None = None
     secret: SecretStr | None = None
     join_timeout_s: fields.Seconds = 60.0
+    heartbeat_s: fields.Seconds = 1.0
+    dead_after_s: fields.Seconds = 3.0
+    embed_rendezvous: fields.Flag = False
+    quorum: fields.Quorum = "auto"
     timeout_s: fields.Seconds = 300.0
     recv_timeout_ms: fields.MillisecondsOrOff = 0
     segment_bytes: fields.SegmentSize = MIB

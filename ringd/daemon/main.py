@@ -17,6 +17,7 @@ from ringd import __version__
 from ringd.config.loader import Loaded
 from ringd.config.secret import load_secret
 from ringd.config.settings import Settings
+from ringd.daemon.continuity import Office
 from ringd.daemon.mesh import Place
 from ringd.daemon.node import Node
 from ringd.daemon.server import ClientServer
@@ -27,7 +28,8 @@ from ringd.kernels import TorchLoader
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
 from ringd.observe.dump_file import Dumper
-from ringd.rendezvous.service import RendezvousService
+from ringd.rendezvous.agent import AgentSettings
+from ringd.rendezvous.service import RendezvousService, ServiceSettings
 from ringd.transport.base import Address
 from ringd.transport.handshaking import fresh_nonce
 from ringd.transport.interfaces import interface_address
@@ -75,6 +77,25 @@ def engine_options(settings: Settings) -> EngineOptions:
         recv_timeout_s=settings.recv_timeout_ms / 1e3,
         max_in_flight=settings.max_in_flight,
         busy_poll_s=settings.busy_poll_us / 1e6,
+    )
+
+
+def service_settings(settings: Settings) -> ServiceSettings:
+    """What a rendezvous of its own takes of the settings."""
+    return ServiceSettings(
+        dead_after_s=settings.dead_after_s,
+        min_size=settings.min_size,
+        last_call_s=settings.last_call_s,
+        majority=settings.quorum == "majority",
+    )
+
+
+def office_of(settings: Settings) -> Office:
+    """How a daemon is the rendezvous, if it is."""
+    return Office(
+        embed=settings.embed_rendezvous,
+        settings=service_settings(settings),
+        majority=None if settings.quorum == "auto" else settings.quorum == "majority",
     )
 
 
@@ -129,6 +150,8 @@ async def _daemon(loaded: Loaded) -> None:
         on_failure=dumper.on_failure,
         bring_torch=TorchLoader().start,
         arena_limit_bytes=settings.arena_limit_bytes or 0,
+        agent=AgentSettings(heartbeat_s=settings.heartbeat_s, dead_after_s=settings.dead_after_s),
+        office=office_of(settings),
     )
     loop.add_signal_handler(signal.SIGUSR1, dumper.dump, "SIGUSR1")
     server = ClientServer(loop, node, loaded.socket_path)
@@ -178,6 +201,7 @@ async def _rendezvous(settings: Settings) -> None:
         transport_of(settings),
         Credentials(settings.job_id, -1, settings.world_size, RENDEZVOUS, load_secret(settings)),
         log=log,
+        settings=service_settings(settings),
     )
     host, ports = settings.rendezvous_listen()
     if settings.interface:

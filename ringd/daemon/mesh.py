@@ -17,9 +17,10 @@ from ringd.engine.engine import Engine
 from ringd.engine.link import Link
 from ringd.engine.reunion import NUMBER_BYTES, Reunion
 from ringd.errors import AddressInUseError, RendezvousError
+from ringd.rendezvous.addresses import is_any
 from ringd.transport.base import Address, Listener, Transport
 from ringd.transport.connection import Connection
-from ringd.transport.handshaking import Reception, shake_hands_as_dialer
+from ringd.transport.handshaking import Door, Reception, shake_hands_as_dialer
 from ringd.wire.frame import Kind, Limits
 from ringd.wire.handshake import LINK, Credentials, Expectation, Identity, Refusal
 
@@ -50,6 +51,7 @@ class Mesh:
     Args:
         credentials: of role "link".
         on_unreachable: told (peer, reason) when a link could not be made in 10 s.
+        second_door: for what is not a link, if such may come now.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Mesh:
         nonce: Callable[[], bytes],
         log: logging.Logger,
         on_unreachable: Callable[[int, str], None],
+        second_door: Callable[[], Door | None],
     ) -> None:
         self.address: Address | None = None
         self.listening: Address | None = None
@@ -85,6 +88,7 @@ class Mesh:
             establish=self._establish,
             log=log,
             make_nonce=nonce,
+            second=second_door,
         )
 
     async def listen(self, local: Address) -> Address:
@@ -100,7 +104,7 @@ class Mesh:
         if self._listener is None:
             self._listener = await self._bind(place.bind or local.host)
         bound = self.listening = self._listener.address
-        host = place.advertise_host or (local.host if _is_any(bound.host) else bound.host)
+        host = place.advertise_host or (local.host if is_any(bound.host) else bound.host)
         self.address = Address(host, place.advertise_port or bound.port)
         return self.address
 
@@ -116,16 +120,23 @@ class Mesh:
 
     def meet(self, members: dict[int, Address]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
-        moved = [p for p in self._dialling if members.get(p) != self.members.get(p)]
+        moved = [p for p in self._dialling if p in members and members[p] != self.members.get(p)]
         for peer, address in members.items():
             if self.members.get(peer, address) != address:
                 self._engine.replace_peer(peer, partial(self._leads_to, address))
-        self.members = members
+        self.members |= members  # who is not here may come back, at another address
         for peer in moved:  # started anew: its old address will never answer
             self._dialling.pop(peer).cancel()
             self.dial(peer)
-        rank, n = self._engine.rank, self._engine.world_size
-        for peer in {(rank + 1) % n, (rank - 1) % n} - {rank}:
+        self.dial_neighbours(tuple(sorted(members)))
+
+    def dial_neighbours(self, ring: tuple[int, ...]) -> None:
+        """Make the links to our neighbours in the ring of these ranks, in their order."""
+        rank, n = self._engine.rank, len(ring)
+        if rank not in ring:
+            return
+        place = ring.index(rank)
+        for peer in {ring[(place + 1) % n], ring[(place - 1) % n]}:
             if rank < peer:
                 self.dial(peer)
 
@@ -201,7 +212,3 @@ class Mesh:
             link.send_note(Kind.GOODBYE, 0, [self._engine.world.epoch])
             link.connection.close()
         self._engine.links.clear()
-
-
-def _is_any(host: str) -> bool:
-    return host in ("0.0.0.0", "::")

@@ -13,7 +13,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
+from ringd.daemon.absent import daemons_missing, trainers_missing
+from ringd.daemon.continuity import DaemonContinuity, Office
 from ringd.daemon.mesh import Mesh, Place
+from ringd.daemon.reforming import Reforming, Reply
 from ringd.daemon.trainer_state import TrainerState
 from ringd.engine import failures
 from ringd.engine.engine import Engine, EngineOptions
@@ -26,12 +29,17 @@ from ringd.errors import (
     RingdError,
 )
 from ringd.observe.flight import FlightRecorder, Snapshot
-from ringd.rendezvous.agent import Agent
-from ringd.rendezvous.events import Lost
+from ringd.rendezvous.agent import Agent, AgentSettings
+from ringd.rendezvous.agent_events import DaemonInfo
+from ringd.rendezvous.events import Lost, Start
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
 from ringd.vocabulary import OpSpec
 from ringd.wire.handshake import LINK, Credentials
+from ringd.wire.raised import Raised
+
+TOLD_OF = 16
+"""Operations, and messages, in flight that a status tells of."""
 
 
 class Trainer(Protocol):
@@ -53,7 +61,10 @@ class Recorder(Protocol):
     """Who is told of every operation's end."""
 
     def record(self, op: Operation, error: RingdError | None) -> None:
-        """An operation ended."""
+        """A collective ended."""
+
+    def record_post(self, post: Post, error: RingdError | None) -> None:
+        """A send or a receive ended."""
 
 
 class Node:
@@ -62,7 +73,10 @@ class Node:
     Args:
         credentials: job, rank, world size and secret; the role is set here.
         rng: for the jitter of back-offs; nonce: gives fresh random bytes.
+        agent: intervals of the control connection.
+        office: how this node is the rendezvous, if it is or comes to be.
         on_failure: told of whatever goes wrong, perhaps often, for a dump of the flight recorder.
+        info: what a status shows of this daemon; by default, of this process.
     """
 
     def __init__(
@@ -81,6 +95,9 @@ class Node:
         on_failure: Callable[[], None] | None = None,
         bring_torch: Callable[[], None] | None = None,
         arena_limit_bytes: int = 0,
+        agent: AgentSettings | None = None,
+        office: Office | None = None,
+        info: DaemonInfo | None = None,
     ) -> None:
         self.loop = loop
         self.log = log
@@ -99,15 +116,28 @@ class Node:
             options=options,
             bring_torch=bring_torch,
         )
+        self._continuity = DaemonContinuity(
+            self.engine,
+            transport,
+            credentials,
+            office or Office(),
+            takes_part=lambda: self._started,
+            rng=rng,
+            nonce=nonce,
+            log=log,
+        )
         self._agent = Agent(
             transport,
             credentials,
             rendezvous,
             self,
+            self._continuity,
             rng=rng,
             log=log,
+            settings=agent,
             make_nonce=nonce,
             sizes=(options.segment_bytes, options.eager_bytes),
+            info=info,
         )
         self._mesh = Mesh(
             self.engine,
@@ -118,7 +148,10 @@ class Node:
             nonce=nonce,
             log=log,
             on_unreachable=self._unreachable,
+            second_door=self._continuity.door,
         )
+        self._continuity.tie(self._agent.places, self._mesh)
+        self._reforming = Reforming(self.engine, self._agent)
         self._trainer: Trainer | None = None
         self._attach_timer: asyncio.TimerHandle | None = None
         self._attach_timeout_s = 0.0
@@ -139,15 +172,21 @@ class Node:
         """Where this node listens."""
         return self._mesh.listening
 
+    @property
+    def holds_rendezvous(self) -> bool:
+        """Whether this node is the rendezvous now."""
+        return self._continuity.service is not None
+
     # Life
 
     async def start(self, deadline: float) -> None:
-        """Reach the rendezvous, listen, and join.
+        """Reach the rendezvous (after it was opened, if it is ours), listen, and join.
 
         Raises:
             RendezvousError: not by the loop-time ``deadline``; HandshakeRefusedError at once.
             AddressInUseError: no port of ours is free.
         """
+        await self._continuity.open()
         await self._agent.join(self._mesh.listen, deadline=deadline)
         self._in_group = True
         if self._trainer is not None:  # it was quicker than we
@@ -161,6 +200,7 @@ class Node:
             self._forget_trainer("gave_up", "its daemon was told to end")
         self._mesh.close()
         self.engine.leaving.close()
+        await self._continuity.close()
         self._agent.leave()
 
     # The trainer
@@ -175,10 +215,6 @@ class Node:
                 )
             )
             return
-        if self._in_group and not self._agent.connected:
-            self.failed = RendezvousError(
-                "the rendezvous is out of reach, so no new epoch can begin; start the job anew"
-            )
         if self.failed is not None:
             trainer.refuse(self.failed.copy())
             return
@@ -192,54 +228,52 @@ class Node:
     def _attach_expired(self) -> None:
         trainer = self._trainer
         assert trainer is not None
-        error = self._who_is_missing(f"within {self._attach_timeout_s:g} s")
+        within = f"within {self._attach_timeout_s:g} s"
+        if self._in_group and not self._agent.connected:
+            error = self._continuity.out_of_reach(within)
+        else:
+            error = trainers_missing(
+                self.rank, self.world_size, self._joined, self._attached, within
+            )
         self._forget_trainer("gave_up", "waited too long for the others")
         trainer.refuse(error)
 
     def incomplete(self, timeout_s: float) -> RendezvousError:
         """Not all daemons came within ``timeout_s``."""
-        missing = sorted(set(range(self.world_size)) - set(self._joined) - {self.rank})
-        here = self.world_size - len(missing)
-        return RendezvousError(
-            f"{here} of {self.world_size} daemons joined within {timeout_s:g} s: missing "
-            f"{failures.ranks_text(missing)}. Start what is missing, or raise join_timeout_s.",
-            joined=self._joined,
-            missing=missing,
-        )
+        return daemons_missing(self.rank, self.world_size, self._joined, timeout_s)
 
-    def _who_is_missing(self, when: str) -> RendezvousError:
-        everyone = set(range(self.world_size))
-        no_daemon = sorted(everyone - set(self._joined) - {self.rank})
-        here = set(self._attached) | {self.rank}
-        no_trainer = sorted(everyone - here - set(no_daemon))
-        parts = [f"{len(here)} of {self.world_size} joined {when}"]
-        if no_daemon:
-            parts.append(f"missing {failures.ranks_text(no_daemon)} (no daemon)")
-        if no_trainer:
-            parts.append(f"missing {failures.ranks_text(no_trainer)} (daemon is there, no trainer)")
-        return RendezvousError(
-            "; ".join(parts) + ". Start what is missing, or raise timeout_s of connect().",
-            joined=sorted(here),
-            missing=sorted(everyone - here),
-            missing_daemons=no_daemon,
-            missing_trainers=no_trainer,
-        )
-
-    def detach(self, trainer: Trainer, how: str, detail: str) -> None:
-        """The trainer is gone: "goodbye", "raised" or "died"."""
+    def detach(self, trainer: Trainer, how: str, detail: str, raised: Raised | None = None) -> None:
+        """The trainer is gone: "goodbye", "raised" (by what) or "died"."""
         if trainer is not self._trainer:
             return
         if not self._started:
             how = "gave_up"
         elif self.engine.world.broken is not None:
             how = "goodbye"  # its end follows from a loss that all know: no new verdict
-        self._forget_trainer(how, detail)
+        self._forget_trainer(how, detail, raised if how == "raised" else None)
 
-    def _forget_trainer(self, how: str, detail: str) -> None:
+    def reform(self, trainer: Trainer, min_size: Any, timeout_s: Any, reply: Reply) -> None:
+        """The trainer asks for the next epoch; its operations in flight end before this returns.
+
+        Args:
+            reply: told how it ended, within ``timeout_s``; its facts are those of a welcome, and
+                those of ``Reforming.answer_of``.
+        """
+        if trainer is not self._trainer or not self._started:
+            reply(RendezvousError("this rank takes part in no epoch yet"), None)
+            return
+        self._reforming.begin(min_size, timeout_s, reply)
+
+    def newcomers(self) -> list[int]:
+        """Ranks whose trainer waits to be let in, as far as we were told."""
+        return [rank for rank in self._attached if rank != self.rank]
+
+    def _forget_trainer(self, how: str, detail: str, raised: Raised | None = None) -> None:
         epoch = self.engine.world.epoch if self._started else 0
         next_seqs = self.engine.groups.next_seqs()
         self._trainer = None
         self._started = False
+        self._reforming.refuse(MembershipChangedError("this rank's trainer is gone"))
         if self._attach_timer is not None:
             self._attach_timer.cancel()
             self._attach_timer = None
@@ -249,7 +283,7 @@ class Node:
             self.engine.end_all(gone)
         elif epoch:
             self.engine.mail.trainer_left()
-        self._agent.detach(how, detail, epoch, next_seqs)
+        self._agent.detach(how, detail, epoch, next_seqs, raised)
 
     # Surroundings of the engine
 
@@ -298,6 +332,8 @@ class Node:
 
     def post_ended(self, post: Post, error: RingdError | None) -> None:
         """A send or a receive ended."""
+        if self._recorder is not None:
+            self._recorder.record_post(post, error)
         self.flight.record_post(post, error)
         if error is not None:
             self._on_failure()
@@ -307,31 +343,55 @@ class Node:
     def on_members(self, members: list[tuple[int, Address]]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
         self.failed = None
-        one_host = len({address.host for _, address in members}) == 1
-        self.engine.choose_by(ONE_HOST if one_host else DEFAULT_THRESHOLDS)
         self._joined = sorted(rank for rank, _ in members)
         self._mesh.meet(dict(members))
         self.formed.set()
         self.log.info("the group of %d is complete", self.world_size)
 
-    def on_start(self, epoch: int) -> None:
-        """All trainers are attached: an epoch begins."""
+    def on_start(self, start: Start) -> None:
+        """An epoch begins, and our trainer takes part in it."""
         pid = None if self._trainer is None else self._trainer.pid
-        self.flight.begin_epoch(epoch, pid, self.engine.world.broken)
-        self.engine.begin_epoch(epoch)
+        self.flight.begin_epoch(start.epoch, pid, self.engine.world.broken)
+        addresses = self._mesh.members
+        hosts = {addresses[rank].host for rank in start.members if rank in addresses}
+        self.engine.choose_by(ONE_HOST if len(hosts) == 1 else DEFAULT_THRESHOLDS)
+        tell = self._reforming.answer_of(start)
+        self._continuity.began()
+        self.engine.begin_epoch(start.epoch, start.members)
+        self._mesh.dial_neighbours(start.members)
+        self._attached = [rank for rank in self._attached if rank not in start.members]
         if self._attach_timer is not None:
             self._attach_timer.cancel()
             self._attach_timer = None
-        if self._trainer is not None:
-            self._started = True
-            self._trainer.welcome(epoch, self._facts())
+        if self._trainer is None:
+            return
+        self._started = True
+        if self._reforming.waits:
+            tell(self._facts())
+        else:
+            self._trainer.welcome(start.epoch, self._facts())
+
+    def on_changed(self, epoch: int, rank: int) -> None:
+        """The epoch is over: the trainer of ``rank`` asked for the next one."""
+        if epoch == self.engine.world.epoch:
+            text = (
+                f"epoch {epoch} is over: rank {rank} asked for the next one. Call reform() on this "
+                "rank too, or close"
+            )
+            self.engine.epoch_over(MembershipChangedError(text, epoch=epoch, rank=rank))
+
+    def on_not_reformed(self, text: str, facts: dict[str, Any]) -> None:
+        """There is no next epoch for our trainer."""
+        self._reforming.not_reformed(text, facts)
 
     def _facts(self) -> dict[str, Any]:
         """What a trainer is told at its welcome: its place, and the settings of its calls."""
         options = self.engine.options
         return {
-            "rank": self.rank,
-            "world_size": self.world_size,
+            "epoch": self.engine.world.epoch,
+            "rank": self.engine.world.rank,
+            "world_size": self.engine.world.size,
+            "ranks": list(self.engine.world.ranks),
             "timeout_s": options.timeout_s,
             "max_in_flight": options.max_in_flight,
             "arena_limit_bytes": self._arena_limit_bytes,
@@ -363,12 +423,16 @@ class Node:
         """A rank is gone without a goodbye."""
         self._on_failure()
         if lost.epoch == self.engine.world.epoch:
+            self._continuity.lost(lost)
+            if lost.case.startswith("daemon"):
+                self._reforming.gone(lost.rank)
             error = failures.peer_lost(
                 lost.rank,
                 case=lost.case,
                 detail=lost.detail,
                 epoch=lost.epoch,
                 verdict=lost.number,
+                raised=lost.raised,
             )
             self.engine.peer_lost(lost.rank, error)
 
@@ -393,10 +457,6 @@ class Node:
             trainer = self._trainer
             self._forget_trainer("gave_up", error.message)
             trainer.refuse(error.copy())
-
-    def on_coordinator_lost(self, reason: str) -> None:
-        """Links keep working; attaching and verdicts do not."""
-        self.log.warning("the rendezvous is out of reach: %s", reason)
 
     def on_report(self) -> dict[str, Any]:
         """The state, for ``ringd status``."""
@@ -425,7 +485,7 @@ class Node:
                 "elapsed_s": round(engine.now() - op.started, 3),
                 **op.progress(),
             }
-            for op in list(engine.live)[:16]
+            for op in list(engine.live)[:TOLD_OF]
         ]
         return {
             "rank": self.rank,
@@ -433,6 +493,7 @@ class Node:
             "address": str(self._mesh.address),
             "trainer": None if self._trainer is None else self._trainer.pid,
             "epoch": engine.world.epoch,
+            "members": list(engine.world.ranks),
             "next_seq": engine.world.next_seq,
             "completed": engine.completed,
             "in_flight": len(engine.live) + len(engine.mail.live),
@@ -442,6 +503,10 @@ class Node:
                 if g.number
             },
             "operations": ops,
+            "messages": [
+                {**post.facts(), "elapsed_s": round(engine.now() - post.started, 3)}
+                for post in list(engine.mail.live)[:TOLD_OF]
+            ],
             "broken": None if engine.world.broken is None else str(engine.world.broken),
             "links": {
                 str(peer): {

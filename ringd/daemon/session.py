@@ -27,9 +27,13 @@ from ringd.errors import InvalidArgumentError, RendezvousError, RingdError, from
 from ringd.observe.dump_file import encoded
 from ringd.vocabulary import spec_or_unknown
 from ringd.wire import ipc
+from ringd.wire.bounds import checked_bound
+from ringd.wire.raised import Raised
 
 MAX_QUEUED = 4096
 HELLO_LIMIT_S = 5.0
+MAX_DETAIL = 2000
+"""Characters of what a goodbye says for people."""
 _PEERCRED = struct.Struct("3i")
 _FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 
@@ -115,7 +119,7 @@ class Session:
     def _handle(self, message: list[Any], fds: list[int]) -> None:
         kind = message[0]
         if kind == ipc.SUBMIT and self._role == "trainer":
-            _, request, spec, timeout_s, recv_timeout_s, segment, offset, local = message
+            _, request, spec, timeout_s, recv_timeout_s, segment, offset, local, bound = message
             self._node.engine.submit(
                 spec,
                 partial(self._arena.region, segment, offset),
@@ -123,6 +127,7 @@ class Session:
                 timeout_s=timeout_s or 0.0,
                 recv_timeout_s=recv_timeout_s or 0.0,
                 local=_checked_local(local),
+                bound=None if bound is None else checked_bound(bound),
             )
         elif kind == ipc.HELLO and not self._role:
             self._hello(message[1], fds)
@@ -134,14 +139,25 @@ class Session:
             self._node.engine.endings.refuse(spec_or_unknown(message[2]), from_wire(message[3]))
         elif kind == ipc.FREE_GROUP and self._role == "trainer":
             self._node.engine.groups.free(message[1])
-        elif kind == ipc.OPEN_GROUP and self._role == "trainer":
-            self._done(message[1], self._node.engine.groups.open(message[2], message[3]), None)
-        elif kind == ipc.STATUS and self._role:
-            self._status(message[1], message[2])
-        elif kind == ipc.DUMP and self._role:
-            self._dump(message[1])
         elif kind == ipc.GOODBYE and self._role:
             self._goodbye(message[1])
+        else:
+            self._asked(message)
+
+    def _asked(self, message: list[Any]) -> None:
+        """The client asks for something that is no call of a group."""
+        kind = message[0]
+        request = message[1] if len(message) > 1 else 0
+        if kind == ipc.STATUS and self._role:
+            self._status(request, message[2])
+        elif kind == ipc.DUMP and self._role:
+            self._dump(request)
+        elif kind == ipc.OPEN_GROUP and self._role == "trainer":
+            self._done(request, self._node.engine.groups.open(message[2], message[3]), None)
+        elif kind == ipc.REFORM and self._role == "trainer":
+            self._reform(request, message[2])
+        elif kind == ipc.NEWCOMERS and self._role == "trainer":
+            self._done(request, None, self._node.newcomers())
         else:
             raise InvalidArgumentError(f"a message of kind {kind} has no place here")
 
@@ -169,6 +185,10 @@ class Session:
             self._role = "trainer"
             self._watch = ProcessWatch(self._loop, self.pid, partial(self._lost, "ended"))
             self._node.attach(self, float(hello.get("timeout_s") or 60.0))
+
+    def _reform(self, request: int, wish: dict[str, Any]) -> None:
+        min_size, timeout_s = wish.get("min_size"), wish.get("timeout_s")
+        self._node.reform(self, min_size, timeout_s, partial(self._done, request))
 
     def _status(self, request: int, scope: str) -> None:
         if scope == "group":
@@ -200,10 +220,11 @@ class Session:
 
     def _goodbye(self, words: dict[str, Any]) -> None:
         if self._role == "trainer":
-            raised = words.get("how") == "raised"
+            how = "raised" if words.get("how") == "raised" else "goodbye"
+            raised = Raised.read(words.get("exception")) if how == "raised" else None
             self._role = "gone"
-            how = "raised" if raised else "goodbye"
-            self._node.detach(self, how, str(words.get("detail", ""))[:2000])
+            detail = str(words.get("detail") or raised or "")[:MAX_DETAIL]
+            self._node.detach(self, how, detail, raised)
         self._send(ipc.pack(ipc.BYE))
         self.end()
 
@@ -237,7 +258,7 @@ class Session:
 
     # Writing
 
-    def _done(self, request: int, error: RingdError | None, result: int | None) -> None:
+    def _done(self, request: int, error: RingdError | None, result: Any) -> None:
         if error is None:
             self._send(self._pack((ipc.DONE, request, None, result)))
         else:

@@ -60,7 +60,7 @@ class Job:
                 self._launcher = self._launch(control)
                 hellos = [self._enlist(listener) for _ in range(self.n)]
             except BaseException:
-                self._end()
+                self._end(in_order=False)
                 raise
         hellos.sort(key=lambda hello: int(hello["rank"]))
         self.pids = [hello["pid"] for hello in hellos]
@@ -156,20 +156,24 @@ class Job:
     # ------------------------------------------------------------ the end
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        code = self._end()
+        code = self._end(in_order=kind is None)
         if kind is None and code != self._exit_code:
             raise RingdError(
                 f"the demo's job of {self.n} ranks ended with exit code {code}, "
                 f"not {self._exit_code}"
             )
 
-    def _end(self) -> int:
-        """End the ranks, then whatever of the job is left; the launcher's exit code."""
+    def _end(self, *, in_order: bool) -> int:
+        """End the ranks, then whatever of the job is left; the launcher's exit code.
+
+        Args:
+            in_order: wait until they have ended by themselves.
+        """
         for file in self._files.values():
             with contextlib.suppress(OSError, ValueError):
                 file.write('{"do": "end"}\n')
                 file.close()
-        code = 0 if self._launcher is None else _reap(self._launcher, bool(self._files))
+        code = 0 if self._launcher is None else _reap(self._launcher, in_order)
         self._folder.cleanup()
         return code
 

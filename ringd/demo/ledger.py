@@ -41,20 +41,21 @@ class Ledger:
 
 
 def by_operation(lines: Iterable[Line]) -> list[list[Line]]:
-    """Group accounting lines of one epoch: a list per operation, its lines by rank.
+    """Group the lines of one epoch's collectives on the world: a list each, its lines by rank.
 
     Raises:
         RingdError: the line of a rank is missing.
     """
     found: dict[int, dict[int, Line]] = {}
     for line in lines:
-        found.setdefault(line["seq"], {})[line["rank"]] = line
+        if line["kind"] == "collective" and not line["group"]:
+            found.setdefault(line["seq"], {})[line["rank"]] = line
     operations = []
     for seq, by_rank in sorted(found.items()):
-        n = next(iter(by_rank.values()))["world_size"]
+        n = next(iter(by_rank.values()))["group_size"]
         if len(by_rank) != n:
             raise RingdError(f"the accounting of operation {seq} has {len(by_rank)} of {n} ranks")
-        operations.append([by_rank[rank] for rank in range(n)])
+        operations.append([by_rank[rank] for rank in sorted(by_rank)])
     return operations
 
 

@@ -12,7 +12,7 @@ from ringd.schedules.build import build
 from ringd.schedules.layout import layout_of, region_of
 from ringd.schedules.plan import Plan, compile_plan
 from ringd.schedules.select import DEFAULT_THRESHOLDS, Thresholds, choose
-from ringd.vocabulary import DTYPES, REDUCING, Collective, OpSpec
+from ringd.vocabulary import DTYPES, FOLDING, REDUCING, Collective, OpSpec
 
 if TYPE_CHECKING:
     from ringd.kernels.base import Kernel
@@ -140,7 +140,7 @@ class Compiler:
             eager_bytes=self._eager_bytes,
         )
         kernel = None
-        if reduces or spec.collective == Collective.NEW_GROUP.value:
+        if spec.collective in FOLDING:
             kernel = kernel_for(
                 spec.dtype, spec.reduce_op, n, every_rank_folds=algorithm in _EVERY_RANK_FOLDS
             )

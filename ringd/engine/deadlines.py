@@ -54,13 +54,14 @@ class Deadlines:
         self._engine.loop.call_later(self._tick_s, self._tick)
         now = self._engine.now()
         self._listen()
-        for at, op in enumerate(live):
+        shown: set[int] = set()
+        for op in live:
             if not op.live or op.failing:
                 continue
-            if now >= op.deadline:
+            if now >= op.due:
                 self._expired(op, now)
             else:
-                self._check_silence(op, now, oldest=at == 0)
+                self._check_silence(op, now, shown)
         if mail.live:
             mail.tick(now, self._tick_s)
 
@@ -92,13 +93,13 @@ class Deadlines:
 
     def _is_to_blame(self, op: Operation, flow: FlowState) -> bool:
         """Whether a peer holds the operation up, instead of waiting for somebody itself."""
-        if not flow.owed() and flow.send_i == flow.n_sends:
+        if not flow.owed() and flow.send_i == flow.n_sends and not flow.owes_ack():
             return False
         if flow.link is None or not flow.link.ahead_of(flow.stream).has_entered(op.epoch, op.seq):
             return True
         return self._heard.get(flow.peer, (0, 0.0))[1] >= SILENT_S
 
-    def _check_silence(self, op: Operation, now: float, *, oldest: bool) -> None:
+    def _check_silence(self, op: Operation, now: float, shown: set[int]) -> None:
         quiet = [flow.peer for flow in op.flows.values() if self._is_too_quiet(op, flow)]
         if quiet:
             to_blame = [flow.peer for flow in op.flows.values() if self._is_to_blame(op, flow)]
@@ -107,7 +108,7 @@ class Deadlines:
             )
             self._engine.endings.fail(op, error)
         elif op.stalled(self._tick_s) >= PROBE_AFTER_S:
-            op.show_life(again=oldest)
+            op.show_life(shown)
             if op.spec.collective == Collective.BARRIER.value:
                 op.announce_to_all()
 
@@ -121,4 +122,5 @@ class Deadlines:
             flow.quiet_s = 0.0
             return False
         flow.quiet_s += self._tick_s
-        return bool(op.recv_timeout_s) and flow.quiet_s >= op.recv_timeout_s
+        limit_s = op.times.recv_timeout_s
+        return bool(limit_s) and flow.quiet_s >= limit_s

@@ -26,7 +26,9 @@ from ringd.engine.link import Link
 from ringd.engine.mail import Mail
 from ringd.engine.message import Post
 from ringd.engine.operation import OnDone, Operation
+from ringd.engine.probing import Probing
 from ringd.engine.router import Router
+from ringd.engine.times import Times
 from ringd.errors import (
     GroupFreedError,
     InvalidArgumentError,
@@ -44,6 +46,7 @@ from ringd.vocabulary import (
     spec_or_unknown,
     unpack_spec,
 )
+from ringd.wire.bounds import Bound
 
 Local = int | Splits | None
 """What of a call may differ between ranks: the tag of send and recv, the splits of all_to_all."""
@@ -69,6 +72,7 @@ class EngineOptions:
 
 NO_ANSWER: dict[str, Any] = {
     "entered_s": 0.0,
+    "idle_s": 0.0,
     "waiting_on": [],
     "bytes_done": 0,
     "bytes_total": 0,
@@ -136,21 +140,28 @@ class Engine:
         self.joining: set[int] = set()
         self.unborn: dict[int, Link] = {}
         self.lost_at: dict[int, float] = {}
+        self.cut_off: set[int] = set()  # peers whose link was lost in this epoch, and is not back
         self.scratch = ScratchPool()
         self._pieces: dict[int, memoryview] = {}
         self.completed = 0
         self.groups = Groups(self, bring_torch)
-        self.world = self.groups.world
         self.router = Router(self)
         self.mail = Mail(self)
         self.leaving = Leaving(self)
+        self.probing = Probing(self)
         self.endings = Endings(self, surroundings)
         self._surroundings = surroundings
         self._waiting_for_link: dict[int, list[Operation]] = {}
         self._clock_ns = clock_ns
         self.live: dict[Operation, None] = {}
+        self._idle_since = 0.0
         self._deadlines = Deadlines(self, options.tick_s)
         self._busy_poll = BusyPoll(loop, options.busy_poll_s)
+
+    @property
+    def world(self) -> Group:
+        """The group of all members of the epoch."""
+        return self.groups.world
 
     def piece(self, peer: int) -> memoryview:
         """Scratch for what is landing from ``peer``: a landing may pause with some of it filled."""
@@ -171,6 +182,7 @@ class Engine:
         timeout_s: float = 0.0,
         recv_timeout_s: float = 0.0,
         local: Local = None,
+        bound: Bound | None = None,
     ) -> None:
         """Enter a collective, or post a send or a receive.
 
@@ -181,6 +193,7 @@ class Engine:
             timeout_s: deadline from now on, 0: the default.
             recv_timeout_s: limit of a peer's silence, 0: the default.
             local: what of the call is this rank's own.
+            bound: the deadline as it was asked for, for errors; None: ``timeout_s``.
         """
         in_flight = len(self.live) + len(self.mail.live)
         if in_flight >= self.options.max_in_flight:
@@ -188,15 +201,12 @@ class Engine:
             limit = f"{in_flight} operations are in flight, the limit; wait for some first"
             on_done(TooManyOperationsError(limit), None)
             return
-        timeouts = (
-            timeout_s or self.options.timeout_s,
-            recv_timeout_s or self.options.recv_timeout_s,
-        )
+        times = Times.of(self.options, timeout_s, recv_timeout_s, bound)
         try:
             spec = unpack_spec(packed_spec)
             group = self._group_of(spec)
             if spec.collective in POINT_TO_POINT:
-                self._post(group, spec, local, region, on_done, timeouts)
+                self._post(group, spec, local, region, on_done, times)
                 return
             compiled, mem = self._prepared(group, packed_spec, spec, region, local)
         except (ValueError, TypeError, RingdError) as exc:
@@ -211,7 +221,7 @@ class Engine:
                 self._surroundings.call_void(group, spec, seq, stopped)
             on_done(stopped, None)
             return
-        self._enter(group, compiled, mem, on_done, timeouts)
+        self._enter(group, compiled, mem, on_done, times)
 
     def _group_of(self, spec: OpSpec) -> Group:
         group = self.groups.numbered(spec.group)
@@ -229,16 +239,13 @@ class Engine:
         local: Local,
         region: Callable[[int], memoryview],
         on_done: OnDone,
-        timeouts: tuple[float, float],
+        times: Times,
     ) -> None:
         """Post a send or a receive; it stands beside the order of calls."""
         if not isinstance(local, int):
             raise InvalidArgumentError(f"the tag of a {spec.collective} is a whole number")
-        timeout_s, recv_timeout_s = timeouts
         self._busy_poll.begin()
-        self.mail.submit(
-            group, spec, local, region, on_done, timeout_s=timeout_s, recv_timeout_s=recv_timeout_s
-        )
+        self.mail.submit(group, spec, local, region, on_done, times)
         self._deadlines.watch()
 
     def _prepared(
@@ -270,7 +277,7 @@ class Engine:
         compiled: Compiled,
         mem: memoryview,
         on_done: OnDone,
-        timeouts: tuple[float, float],
+        times: Times,
     ) -> None:
         if compiled.spec.collective == Collective.NEW_GROUP.value:
             try:
@@ -282,9 +289,9 @@ class Engine:
         seq = group.next_seq
         group.next_seq = seq + 1
         op = Operation(self, group, compiled, seq, mem, on_done)
-        op.timeout_s, op.recv_timeout_s = timeouts
+        op.times = times
         op.started = self.now()
-        op.deadline = op.started + op.timeout_s
+        op.deadline = op.due = op.started + times.timeout_s
         op.started_ns = self._clock_ns()
         self._deadlines.watch()
         group.ops[seq] = op
@@ -298,13 +305,14 @@ class Engine:
         """How "auto" chooses, between two epochs; every rank must be told the same."""
         self.groups.choose_by(thresholds)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """All trainers are attached: a fresh order of operations begins."""
+    def begin_epoch(self, epoch: int, members: tuple[int, ...]) -> None:
+        """A fresh order of operations begins; ``members``: ranks of the job, in order."""
         changed = MembershipChangedError(
             f"epoch {self.world.epoch} is over, epoch {epoch} has begun", epoch=epoch
         )
         self.end_all(changed)
-        self.groups.begin_epoch(epoch)
+        self.groups.begin_epoch(epoch, members)
+        self.cut_off.clear()
         self.mail.begin_epoch(epoch)
         self.router.dropped_frames += self.router.early.drop_before(epoch)
 
@@ -313,6 +321,12 @@ class Engine:
         for op in list(self.live):
             op.end(failures.during(error, op))
         self.mail.end_all(error)
+
+    def epoch_over(self, error: RingdError) -> None:
+        """No call of this epoch can complete any more: all groups are over."""
+        for group in self.groups:
+            group.broken = group.broken or error
+        self.end_all(error)
 
     def peer_lost(self, rank: int, error: RingdError) -> None:
         """A rank is gone: everything that needs it ends now, and its groups are over."""
@@ -341,10 +355,12 @@ class Engine:
     def link_up(self, link: Link) -> None:
         """A link to a peer is there (again)."""
         self.links[link.peer] = link
+        self.cut_off.discard(link.peer)
         for op in self._waiting_for_link.pop(link.peer, []):
             if op.live:
                 op.flows[link.peer].open(link)
         self.mail.link_up(link)
+        self.probing.link_up(link)
 
     def await_link(self, op: Operation, peer: int) -> None:
         """``op`` goes on with ``peer`` once there is a link."""
@@ -414,6 +430,7 @@ class Engine:
         if self.links.get(link.peer) is not link:
             return
         del self.links[link.peer]
+        self.cut_off.add(link.peer)
         used = any(link.peer in op.flows for op in self.live) or self.mail.uses(link)
         if not used and link.last_epoch < self.world.epoch:
             return  # nothing of this epoch was on its way
@@ -443,17 +460,19 @@ class Engine:
         op = group.ops.get(seq)
         if op is not None:
             return {**NO_ANSWER, **op.view(), "next_seq": group.next_seq}
-        if seq >= group.next_seq:
-            state = "absent"
-        else:
+        if seq < group.next_seq:
             state = "failed" if seq in group.verdicts else "done"
-        return {**NO_ANSWER, "state": state, "next_seq": group.next_seq}
+            return {**NO_ANSWER, "state": state, "next_seq": group.next_seq}
+        idle_s = 0.0 if self.live else self.now() - self._idle_since
+        return {**NO_ANSWER, "state": "absent", "idle_s": idle_s, "next_seq": group.next_seq}
 
     def ended(self, op: Operation, error: RingdError | None) -> None:
         """``op`` is over; called by it."""
         op.ended_ns = self._clock_ns()
+        op.group.note_end(op, error)
         op.group.ops.pop(op.seq, None)
         self.live.pop(op, None)
+        self._idle_since = self.now()
         if error is None:
             self.completed += 1
             if op.spec.collective in MAY_RETURN_EARLY:

@@ -9,16 +9,20 @@ from ringd.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     GroupFreedError,
+    MembershipChangedError,
     PeerLostError,
     ProtocolError,
     RingdError,
     from_wire,
 )
-from ringd.vocabulary import OpSpec, unpack_spec
+from ringd.vocabulary import IN_PARTS, OpSpec, unpack_spec
+from ringd.wire.bounds import words
+from ringd.wire.raised import Raised
 
 if TYPE_CHECKING:
     from ringd.engine.group import Group
     from ringd.engine.operation import Operation
+    from ringd.engine.times import Times
 
 
 def ranks_text(ranks: list[int]) -> str:
@@ -33,15 +37,15 @@ def mismatch(
 ) -> CollectiveMismatchError:
     """Two ranks called different things at the same sequence number."""
     try:
-        other = str(unpack_spec(theirs))
-        their_op = unpack_spec(theirs).collective
+        call = unpack_spec(theirs)
+        other, their_op, hint = str(call), call.collective, _hint(ours, call)
     except ValueError:
-        other, their_op = "something that can't be read", ""
+        other, their_op, hint = "something that can't be read", "", ""
     return CollectiveMismatchError(
         f"{_numbered(seq, ours.group)} differs between ranks: rank {rank} called {ours}, "
-        f"rank {peer} called {other}. Make the same calls with the same arguments in the same "
-        "order on every rank; this operation is void on all ranks, the next call is an ordinary "
-        "one.",
+        f"rank {peer} called {other}. {hint}Make the same calls with the same arguments in the "
+        "same order on every rank; this operation is void on all ranks, the next call is an "
+        "ordinary one.",
         op=ours.collective,
         their_op=their_op,
         group=ours.group,
@@ -50,6 +54,21 @@ def mismatch(
         ranks=[rank, peer],
         calls={str(rank): str(ours), str(peer): other},
     )
+
+
+def _hint(ours: OpSpec, theirs: OpSpec) -> str:
+    """What a likely slip is, if it looks like one."""
+    if ours.collective != theirs.collective:
+        return ""
+    uneven = (ours.shape, ours.counts) != (theirs.shape, theirs.counts)
+    if ours.collective in IN_PARTS and uneven and not (ours.counts and theirs.counts):
+        return (
+            "If the parts are meant to be uneven, pass counts (the rows of each rank's part) on "
+            "every rank. "
+        )
+    if ours.fused == theirs.fused and ours.fused_shapes != theirs.fused_shapes:
+        return "Some of the coalesced tensors have other shapes there. "
+    return ""
 
 
 def splits_differ(
@@ -127,10 +146,11 @@ def timed_out(
     """
     progress = op.progress()
     progress["waiting_on"] = waiting = sorted(culprits or quiet or progress["waiting_on"])
-    if quiet:
-        setting, limit = "recv_timeout_ms", f"{op.recv_timeout_s * 1e3:.0f} ms without a byte"
-    else:
-        setting, limit = "timeout_s", f"its deadline of {_round(op.timeout_s):g} s"
+    setting, limit = limit_of(op.times, quiet=bool(quiet))
+    advice = f"raise {words(setting)}"
+    if not quiet and op.bounded_by >= 0:
+        limit = f"the deadline of rank {op.bounded_by}"
+        advice = f"raise that of rank {op.bounded_by}"
     whom = ranks_text(waiting) if waiting else "the acknowledgement of its own sends"
     if waiting and not culprits:
         whom += f", which {'waits itself' if len(waiting) == 1 else 'wait themselves'}"
@@ -140,7 +160,7 @@ def timed_out(
         f"{op.spec.collective} (operation {op.seq} of group {op.spec.group}, epoch {op.epoch}) on "
         f"rank {op.rank} ended at {limit}: waiting on {whom}, "
         f"{progress['bytes_done']} of {progress['bytes_total']} bytes received after "
-        f"{elapsed_s:.2f} s. {come}See {of_whom}; if it is only slow, raise {setting}.",
+        f"{elapsed_s:.2f} s. {come}See {of_whom}; if it is only slow, {advice}.",
         op=op.spec.collective,
         group=op.spec.group,
         epoch=op.epoch,
@@ -149,21 +169,37 @@ def timed_out(
         elapsed_s=round(elapsed_s, 6),
         setting=setting,
         limit=limit,
+        advice=advice,
         culprits=sorted(culprits),
         **({"late_ranks": late} if late is not None else {}),
         **progress,
     )
 
 
-def _round(timeout_s: float) -> float:
-    """What the caller asked for: what reaches the daemon is less by the way to it."""
-    return round(timeout_s * 20) / 20 or timeout_s
+def limit_of(times: Times, *, quiet: bool) -> tuple[str, str]:
+    """The setting that ended a call, and in words what it said."""
+    if quiet:
+        limit = f"{seconds(times.recv_timeout_s * 1e3)} ms without a byte"
+        return times.recv_setting, f"{limit} ({words(times.recv_setting)})"
+    return times.setting, f"its deadline of {seconds(times.asked_s)} s ({words(times.setting)})"
+
+
+def seconds(number: float) -> str:
+    """A number as it was asked for: all of its digits, and no more."""
+    return repr(float(number)).removesuffix(".0")
 
 
 def peer_lost(
-    rank: int, *, case: str, detail: str, epoch: int, partial: bool = False, verdict: str = ""
+    rank: int,
+    *,
+    case: str,
+    detail: str,
+    epoch: int,
+    partial: bool = False,
+    verdict: str = "",
+    raised: Raised | None = None,
 ) -> PeerLostError:
-    """A rank is gone; the epoch is over."""
+    """A rank is gone, perhaps by an exception of its program; the epoch is over."""
     text = f"rank {rank} is lost: {case}"
     if detail:
         text += f" ({detail})"
@@ -179,6 +215,7 @@ def peer_lost(
         partial=partial,
         verdict=verdict,
         culprits=[rank],
+        **({} if raised is None else raised.fields()),
     )
 
 
@@ -233,9 +270,24 @@ def from_peer(data: object) -> RingdError:
     return CollectiveError(error.message, **error.fields)
 
 
-def is_loss(data: object) -> bool:
-    """Whether a peer says that a rank is lost."""
-    return isinstance(data, dict) and data.get("code") == PeerLostError.code
+def end_from_peer(peer: int, data: object) -> RingdError:
+    """What a peer says of the end of its epoch, where the rendezvous is out of reach.
+
+    It ends an operation here, not the epoch. Passed on it is still the same, so that who reaches
+    the rendezvous leaves it to that.
+    """
+    error = from_wire(data)
+    if isinstance(error, PeerLostError):
+        verdict = error.fields.get("verdict")
+        return PeerLostError(error.message, **{**error.fields, "partial": not verdict})
+    text = f"rank {peer} says that the epoch is over. Call reform(), or close"
+    return MembershipChangedError(text, **{**error.fields, "partial": True})
+
+
+def is_end_of_epoch(data: object) -> bool:
+    """Whether a peer says that a rank is lost, or that the epoch is over."""
+    codes = (PeerLostError.code, MembershipChangedError.code)
+    return isinstance(data, dict) and data.get("code") in codes
 
 
 def protocol(peer: int, what: str) -> ProtocolError:

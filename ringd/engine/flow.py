@@ -97,6 +97,10 @@ class FlowState:
         """The peer still has to send us something."""
         return self.recv_i < len(self.flow.recvs)
 
+    def owes_ack(self) -> bool:
+        """The peer has not acknowledged what we sent from memory that we hold for it."""
+        return self.held and self.link is not None and self.link.owes_ack(self.op)
+
     # Beginning
 
     def open(self, link: Link) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ringd.engine.compiler import Compiler
-from ringd.errors import RingdError
+from ringd.errors import CollectiveMismatchError, RingdError
+from ringd.vocabulary import Collective
 
 if TYPE_CHECKING:
     from ringd.engine.operation import Operation
@@ -32,6 +33,11 @@ class Group:
         broken: why the epoch is over for this group, if it is.
         left: ranks (of the world) that said goodbye, and the seq from which on they take no part.
         origin: the number of its parent, and of the call there that made it.
+        last_done: the highest seq that completed here; -1: none.
+        first_cut: the lowest seq that the end of the epoch cut short here; None: none.
+        agreed: seq and outcome of the last agree that completed here.
+        agree_cut: seq of an agree whose outcome this rank does not know, though others may: it
+            ended with an error, and no later one has completed.
     """
 
     number: int
@@ -47,6 +53,10 @@ class Group:
     broken: RingdError | None = None
     left: dict[int, int] = field(default_factory=dict)
     origin: tuple[int, int] = (-1, -1)
+    last_done: int = -1
+    first_cut: int | None = None
+    agreed: tuple[int, bool] | None = None
+    agree_cut: int | None = None
     stream: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +78,25 @@ class Group:
         if len(self.returned) > MAX_REMEMBERED:
             self.returned.popitem(last=False)
 
+    def note_end(self, op: Operation, error: RingdError | None) -> None:
+        """Keep how far this rank came, for the ranks that go on in the next epoch (ADR 15).
+
+        Called while the operation's region is still ours.
+        """
+        seq, is_agree = op.seq, op.spec.collective == Collective.AGREE.value
+        if error is None:
+            self.last_done = max(self.last_done, seq)
+            if is_agree and (self.agreed is None or seq > self.agreed[0]):
+                self.agreed = (seq, bool(op.mem[0]))
+                if self.agree_cut is not None and self.agree_cut < seq:
+                    self.agree_cut = None
+            return
+        if error.retry == "new_epoch":
+            self.first_cut = seq if self.first_cut is None else min(self.first_cut, seq)
+        # Where calls differed, nobody has got an answer: one of them was no agree.
+        if is_agree and not isinstance(error, CollectiveMismatchError):
+            self.agree_cut = seq
+
     def begin_epoch(self, epoch: int) -> None:
         """A fresh order of operations."""
         self.epoch = epoch
@@ -77,3 +106,5 @@ class Group:
         self.returned.clear()
         self.left.clear()
         self.pending = self.broken = None
+        self.last_done, self.first_cut = -1, None
+        self.agreed = self.agree_cut = None

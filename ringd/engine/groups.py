@@ -82,8 +82,10 @@ class Groups:
         )
 
     def next_seqs(self) -> dict[int, int]:
-        """By group, freed ones too, the number of the first call that was not made."""
-        return {**self._past, **{group.number: group.next_seq for group in self}}
+        """By group, freed ones too, the number of the first call that was not made, or was cut
+        short: in which this rank takes no part any more."""
+        cut = {g.number: g.next_seq if g.first_cut is None else g.first_cut for g in self}
+        return {**self._past, **cut}
 
     def rank_lost(self, rank: int, error: RingdError) -> None:
         """A rank is gone: its groups are over, those that come to be later as well."""
@@ -139,7 +141,7 @@ class Groups:
 
         Args:
             number: of the group; it is not below the floor of any member.
-            ranks: its members as ranks of the world, in the order of the group.
+            ranks: its members, some of the epoch's, in the order of the group.
 
         Returns:
             Why there is none, if so.
@@ -148,7 +150,7 @@ class Groups:
         members = tuple(ranks) if isinstance(ranks, list) else ()
         if (
             type(number) is not int
-            or not all(type(r) is int and 0 <= r < engine.world_size for r in members)
+            or not all(type(r) is int and r in self.world.ranks for r in members)
             or len(set(members)) != len(members)
             or engine.rank not in members
         ):
@@ -221,9 +223,11 @@ class Groups:
                 link.send_note(Kind.ABORT, group.stream, [group.epoch, seq, error.to_wire()])
         engine.leaving.group_freed(group)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Only the world lives on; nothing is in flight any more."""
+    def begin_epoch(self, epoch: int, members: tuple[int, ...]) -> None:
+        """Only the world lives on, with these members; nothing is in flight any more."""
         freed = [group for group in self if group is not self.world]
+        if members != self.world.ranks:
+            self.world = self._make(0, members, epoch)
         self._by_stream = {self.world.stream: self.world}
         self._floor, self._proposing = 1, False
         self._past.clear()

@@ -70,6 +70,11 @@ class Bin:
         """It is a bin already."""
 
 
+def bin_for(size_bytes: int, inline: memoryview | None) -> Bin | None:
+    """Where an unwanted payload goes; None: it is here already, or there is none."""
+    return Bin(size_bytes) if size_bytes and inline is None else None
+
+
 class _Landing:
     """Base: a payload of ``op`` that may be abandoned."""
 

@@ -38,9 +38,12 @@ class Leaving:
 
     def _needed(self, link: Link) -> bool:
         engine = self._engine
-        n = engine.world_size
-        is_neighbour = (link.peer - engine.rank) % n in (1, n - 1)
-        if is_neighbour or link.users or engine.mail.uses(link):
+        ring = engine.world.ranks
+        if link.peer in ring and engine.rank in ring:
+            apart = (ring.index(link.peer) - ring.index(engine.rank)) % len(ring)
+            if apart in (1, len(ring) - 1):
+                return True
+        if link.users or engine.mail.uses(link):
             return True
         return any(link.peer in op.flows for op in engine.live)
 
@@ -64,6 +67,11 @@ class Leaving:
             del self._links[link.peer]
             self._wanted.discard(link.peer)
             self._engine.link_up(link)
+
+    def link_to(self, peer: int) -> Link | None:
+        """Where a peer is answered: also on a link that waits for its word, as one that still
+        offers something there needs the link, and will say BUSY."""
+        return self._engine.links.get(peer) or self._links.get(peer)
 
     def holds_back(self, peer: int) -> bool:
         """Whether a new link to ``peer`` has to wait until the old one is settled."""

@@ -34,6 +34,7 @@ ACK_EVERY_BYTES = 4 * 1024 * 1024
 _DATA, _CREDIT, _ACK = int(Kind.DATA), int(Kind.CREDIT), int(Kind.ACK)
 _ENVELOPE, _ABORT, _GOODBYE = int(Kind.ENVELOPE), int(Kind.ABORT), int(Kind.GOODBYE)
 _IDLE, _BUSY = int(Kind.IDLE), int(Kind.BUSY)
+_PING, _PONG = int(Kind.PING), int(Kind.PONG)
 _REST, _VOID = int(Kind.REST), int(Kind.VOID)
 _UNNUMBERED = frozenset({_ACK, _REST, _VOID})
 _FIRST_OF_MAIL, _LAST_OF_MAIL = int(Kind.MESSAGE), int(Kind.LEFT)
@@ -219,6 +220,10 @@ class Link:
                     continue
             flow.queued = False
 
+    def owes_ack(self, op: object) -> bool:
+        """Whether the peer has not acknowledged all held memory of ``op``."""
+        return any(entry.holder is op for entry in self._unacked)
+
     def release(self, op: object) -> None:
         """``op`` failed: nothing here may look at its memory any more."""
         self.connection.channel.own_backlog()
@@ -317,6 +322,10 @@ class Link:
             self.engine.leaving.on_idle(self)
         elif kind == _BUSY:
             self.engine.leaving.on_busy(self)
+        elif kind == _PING:
+            self.engine.probing.on_ping(self, header)
+        elif kind == _PONG:
+            self.engine.probing.on_pong(self, header)
         else:
             raise FrameError(f"a frame of kind {kind} has no place on a link")
 

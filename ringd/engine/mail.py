@@ -5,12 +5,13 @@ See ADR 11. A mailbox per group and epoch holds what waits; here they are found,
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ringd.engine import message_errors
-from ringd.engine.landing import Bin
+from ringd.engine.landing import bin_for
 from ringd.engine.mail_box import Mailbox
 from ringd.engine.mail_frames import (
     KEPT_ALLOWANCES,
@@ -36,9 +37,12 @@ if TYPE_CHECKING:
     from ringd.engine.engine import Engine
     from ringd.engine.group import Group
     from ringd.engine.link import Link
+    from ringd.engine.times import Times
 
 LEAVING_S = 1.0
 """How long a link to a rank that said goodbye may still be in the making, with messages on it."""
+MAX_UNTOLD = 4096
+"""Freed groups of which a member without a link to us has not heard; the oldest is forgotten."""
 
 
 class Mail:
@@ -58,6 +62,7 @@ class Mail:
         self._left: dict[int, float] = {}  # ranks that left, and when nothing comes any more
         self._silent: set[int] = set()  # nothing comes any more, surely
         self._early_left: dict[int, int] = {}  # ranks that left an epoch that we do not know yet
+        self._untold: dict[int, deque[int]] = {}  # peer to streams freed here without a link to it
         self._closed = False
 
     # Requests
@@ -69,9 +74,7 @@ class Mail:
         tag: int,
         region: Callable[[int], memoryview],
         on_done: OnDone,
-        *,
-        timeout_s: float,
-        recv_timeout_s: float,
+        times: Times,
     ) -> None:
         """Post a send or a receive.
 
@@ -84,9 +87,8 @@ class Mail:
                 until ``on_done``.
             on_done: called once, perhaps before this returns: with None or the error, and for a
                 receive that succeeded with the sender's rank in the group.
-            timeout_s: deadline from now on.
-            recv_timeout_s: how long the sender may be silent in the middle of a message; 0: no
-                limit.
+            times: deadline from now on, and how long the sender may be silent in the middle of a
+                message.
         """
         try:
             message_errors.check_post(group, spec, tag)
@@ -100,17 +102,20 @@ class Mail:
         peer = ANY_SOURCE if spec.root == ANY_SOURCE else group.ranks[spec.root]
         post = (Send if spec.collective == SEND else Recv)(box, spec, peer, tag, mem, on_done)
         post.started = self.engine.now()
-        post.timeout_s, post.recv_timeout_s = timeout_s, recv_timeout_s
-        post.deadline = post.started + timeout_s
+        post.times = times
+        post.deadline = post.started + times.timeout_s
         self.live[post] = None
         if isinstance(post, Recv):
             box.receive(post)
-        elif peer not in self._left and peer not in self._silent:
+        elif peer not in self._left and not self._is_hopeless(post):
             box.send(post)
         else:
-            self.end(post, message_errors.left(post))
-        if isinstance(post, Recv) and self._is_hopeless(post):
-            self.end(post, message_errors.left(post))
+            self._end_hopeless(post)
+        if isinstance(post, Recv) and post.live:
+            if self._is_hopeless(post):
+                self._end_hopeless(post)
+            elif group.number:
+                self._listen_to(post)
 
     def end(self, post: Post, error: RingdError | None) -> None:
         """The one way out; afterwards the region is the caller's again."""
@@ -147,7 +152,7 @@ class Mail:
             FrameError: it is malformed, out of order, or over a bound: its connection ends.
         """
         check_header(kind, header, size)
-        if kind == LEFT:
+        if kind == LEFT and stream == CONNECTION_STREAM:
             self._on_left(link.peer, header[0])
         elif kind == PART:
             return self._on_part(link, stream, header, size, inline)
@@ -166,7 +171,8 @@ class Mail:
         epoch = header[0]
         box = self._box_of(link.peer, stream, epoch)
         if box is not None:
-            link.users.add(stream)
+            if kind != LEFT:
+                link.users.add(stream)
             self._hand(box, link.peer, kind, header, payload)
         elif self.engine.groups.is_future(stream, epoch):
             self._kept.keep(stream, epoch, KeptFrame(link.peer, kind, header, bytes(payload)))
@@ -193,6 +199,8 @@ class Mail:
                 box.on_message(peer, header[1], header[2], spec, payload)
             else:
                 box.on_offer(peer, header[1], header[2], spec)
+        elif kind == LEFT:
+            self._on_freed(box, peer)
         elif kind == TAKE:
             box.on_take(peer, header[1])
         elif kind == REVOKE:
@@ -212,7 +220,7 @@ class Mail:
         elif self.engine.groups.is_future(stream, header[0]):
             raise FrameError("a segment came before it was asked for")
         self.engine.router.dropped_frames += 1
-        return Bin(size) if size and inline is None else None
+        return bin_for(size, inline)
 
     def _box_of(self, peer: int, stream: int, epoch: int) -> Mailbox | None:
         group = self.engine.groups.get(stream)
@@ -263,6 +271,8 @@ class Mail:
         """A link is there: what waited for it goes."""
         if self._closed:
             link.send_note(LEFT, CONNECTION_STREAM, [self.engine.world.epoch])
+        for stream in self._untold.pop(link.peer, ()):
+            link.send_note(LEFT, stream, [self.engine.world.epoch])
         for box in list(self._boxes.values()):
             box.flush(link)
 
@@ -274,10 +284,9 @@ class Mail:
         )
 
     def rank_lost(self, rank: int, error: RingdError) -> None:
-        """A rank is gone: what needs it ends, and any-source receives of its groups."""
+        """A rank is gone, and its groups are over: nobody in them sends or receives any more."""
         for post in list(self.live):
-            at_any = post.peer == ANY_SOURCE and rank in post.box.group.ranks
-            if post.peer == rank or at_any:
+            if rank in post.box.group.ranks:
                 self.end(post, message_errors.during(error, post))
 
     def rank_left(self, rank: int) -> None:
@@ -304,20 +313,40 @@ class Mail:
         if rank in self._silent:
             return
         self._silent.add(rank)
+        self._end_all_hopeless()
+
+    def _on_freed(self, box: Mailbox, rank: int) -> None:
+        """A member has freed the group, and all that it has sent there is here."""
+        box.freed.add(rank)
+        self._end_all_hopeless()
         for post in list(self.live):
-            if post.live and self._is_hopeless(post):
-                self.end(post, message_errors.left(post))
+            if isinstance(post, Recv) and post.box is box:
+                self._listen_to(post)
+
+    def _listen_to(self, recv: Recv) -> None:
+        """Have a link to whom a receive of a group waits for: it is told there if that one frees
+        the group. Of a receive from any one such link is enough."""
+        peers = set(recv.peers) - recv.box.freed - self._silent
+        if peers.isdisjoint(self.engine.links):
+            for peer in sorted(peers - self._left.keys()):
+                self.engine.want_link(peer)
+
+    def _end_all_hopeless(self) -> None:
+        for post in list(self.live):
+            if self._is_hopeless(post):
+                self._end_hopeless(post)
 
     def _is_hopeless(self, post: Post) -> bool:
-        """Whether all that it could be waiting for have left."""
-        if not post.live or not self._silent:
+        """Whether all that it could be waiting for have left, or freed its group."""
+        silent, freed = self._silent, post.box.freed
+        if not post.live or not (silent or freed):
             return False
-        if post.peer != ANY_SOURCE:
-            return post.peer in self._silent
-        assert isinstance(post, Recv)
-        if post.source >= 0:
-            return post.source in self._silent
-        return all(r in self._silent or r == self.engine.rank for r in post.box.group.ranks)
+        return all(rank in silent or rank in freed for rank in post.peers)
+
+    def _end_hopeless(self, post: Post) -> None:
+        freed = post.box.freed.intersection(post.peers)
+        error = message_errors.freed(post, sorted(freed)) if freed else message_errors.left(post)
+        self.end(post, error)
 
     # Ends of groups, epochs and our own trainer
 
@@ -329,6 +358,7 @@ class Mail:
         self._budgets.clear()
         self._left.clear()
         self._silent.clear()
+        self._untold.clear()
         self._closed = False
         self.engine.router.dropped_frames += self._kept.drop_before(epoch)
         for rank, left_epoch in list(self._early_left.items()):
@@ -352,6 +382,18 @@ class Mail:
                 self.end(post, message_errors.during(error, post))
         box.dissolve(there)
         del self._boxes[group.stream]
+        self._tell_freed(group, box)
+
+    def _tell_freed(self, group: Group, box: Mailbox) -> None:
+        """Nothing more comes from us in this group; where there is no link, once there is one."""
+        for rank in group.ranks:
+            if rank == self.engine.rank or rank in box.freed:
+                continue
+            link = self.engine.links.get(rank)
+            if link is not None:
+                link.send_note(LEFT, group.stream, [group.epoch])
+            else:
+                self._untold.setdefault(rank, deque(maxlen=MAX_UNTOLD)).append(group.stream)
 
     def trainer_left(self) -> None:
         """This rank's trainer said goodbye: what it still has in flight ends, and peers hear it."""

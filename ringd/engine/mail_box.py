@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 
 class Mailbox:
-    """The messages of one group in one epoch. Ranks are those of the world throughout."""
+    """The messages of one group in one epoch. Ranks are those of the world throughout.
+
+    Attributes:
+        freed: members that have freed the group, from whom nothing comes any more.
+    """
 
     def __init__(self, mail: Mail, group: Group) -> None:
         self._mail = mail
@@ -36,7 +40,9 @@ class Mailbox:
         self.group = group
         self.epoch = group.epoch
         self.rank = mail.engine.rank
+        self.world_size = mail.engine.world_size
         self.segment_bytes = mail.engine.options.segment_bytes
+        self.freed: set[int] = set()
         self._lanes: dict[int, Lane] = {}
         self._matching: Matching[Recv, Arrival] = Matching()
 
@@ -83,7 +89,7 @@ class Mailbox:
         send.taken = True
         if not send.n_sends:
             self.finish(send)
-        elif (link := self._engine.links.get(peer)) is not None:
+        elif (link := self._engine.leaving.link_to(peer)) is not None:
             send.begin(link)
 
     def on_taken(self, peer: int, messages: int, size_bytes: int) -> None:
@@ -149,7 +155,7 @@ class Mailbox:
             recv.fill(payload)
             self.finish(recv)
             return
-        link = recv.link = self._engine.links.get(peer)
+        link = recv.link = self._engine.leaving.link_to(peer)
         if link is not None:
             link.send_note(TAKE, self.group.stream, [self.epoch, number])
         if recv.size_bytes:
@@ -196,7 +202,7 @@ class Mailbox:
 
     def _note_use(self, peer: int, size_bytes: int) -> None:
         tell = self._lane(peer).used(size_bytes)
-        link = self._engine.links.get(peer)
+        link = self._engine.leaving.link_to(peer)
         if tell is not None and link is not None:
             link.send_note(TAKEN, self.group.stream, [self.epoch, *tell])
 
@@ -228,7 +234,7 @@ class Mailbox:
             self._note_revoke(peer, number, error, by_sender=sends)
 
     def _note_revoke(self, peer: int, number: int, error: RingdError, *, by_sender: bool) -> None:
-        link = self._engine.links.get(peer)
+        link = self._engine.leaving.link_to(peer)
         if link is not None:
             header = [self.epoch, number, by_sender, error.to_wire()]
             link.send_note(REVOKE, self.group.stream, header)

@@ -97,7 +97,7 @@ class KeptFrames:
             FrameError: it can't come before its group is known, or its sender is at the bound.
         """
         by_sender = frame.kind == REVOKE and frame.header[2]
-        if frame.kind not in (MESSAGE, OFFER) and not by_sender:
+        if frame.kind not in (MESSAGE, OFFER, LEFT) and not by_sender:
             raise FrameError(f"{Kind(frame.kind).name} for stream {stream}, where nothing was sent")
         frames, size = self._held.get(frame.peer, (0, 0))
         frames, size = frames + 1, size + len(frame.payload)

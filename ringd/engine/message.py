@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ringd.engine.mail_frames import MESSAGE, PART
+from ringd.engine.times import NO_TIMES
 from ringd.errors import RingdError
 from ringd.vocabulary import ANY_SOURCE, OpSpec
 from ringd.wire.frame import FrameError
@@ -43,12 +44,11 @@ class Post:
         "mem",
         "on_done",
         "peer",
-        "recv_timeout_s",
         "size_bytes",
         "spec",
         "started",
         "tag",
-        "timeout_s",
+        "times",
     )
 
     def __init__(
@@ -63,7 +63,15 @@ class Post:
         self.on_done = on_done
         self.live = True
         self.link: Link | None = None
-        self.started = self.deadline = self.timeout_s = self.recv_timeout_s = 0.0
+        self.times = NO_TIMES
+        self.started = self.deadline = 0.0
+
+    @property
+    def peers(self) -> list[int]:
+        """Who may be the other side."""
+        if self.peer != ANY_SOURCE:
+            return [self.peer]
+        return [rank for rank in self.box.group.ranks if rank != self.box.rank]
 
     @property
     def at(self) -> tuple[int, int]:
@@ -90,7 +98,6 @@ class Post:
     def facts(self) -> dict[str, Any]:
         """What it is and how far, as an error's fields or for a status."""
         peer = None if self.peer == ANY_SOURCE else self.peer
-        members = [r for r in self.box.group.ranks if r != self.box.rank]
         return {
             "op": self.spec.collective,
             "group": self.spec.group,
@@ -98,7 +105,7 @@ class Post:
             "rank": self.box.rank,
             "peer": peer,
             "tag": self.tag,
-            "waiting_on": members if peer is None else [peer],
+            "waiting_on": self.peers,
             "bytes_done": self.bytes_done,
             "bytes_total": self.size_bytes,
         }
@@ -197,6 +204,10 @@ class Recv(Post):
         self.quiet_s = 0.0
 
     @property
+    def peers(self) -> list[int]:
+        return [self.source] if self.source >= 0 else super().peers
+
+    @property
     def at(self) -> tuple[int, int]:
         return self.source, self.number
 
@@ -253,14 +264,15 @@ class Recv(Post):
             self.box.finish(self)
 
     def is_too_quiet(self, tick_s: float) -> bool:
-        if self.source < 0 or not self.recv_timeout_s:
+        limit_s = self.times.recv_timeout_s
+        if self.source < 0 or not limit_s:
             return False
         if self._done != self._seen:
             self._seen = self._done
             self.quiet_s = 0.0
             return False
         self.quiet_s += tick_s
-        return self.quiet_s >= self.recv_timeout_s
+        return self.quiet_s >= limit_s
 
 
 class Arrival:

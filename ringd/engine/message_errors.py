@@ -19,6 +19,7 @@ from ringd.errors import (
     from_wire,
 )
 from ringd.vocabulary import ANY_SOURCE, DTYPES, MAX_TAG, SEND, OpSpec
+from ringd.wire.bounds import words
 
 if TYPE_CHECKING:
     from ringd.engine.group import Group
@@ -81,17 +82,12 @@ def _content(spec: OpSpec) -> str:
 
 def timed_out(post: Post, *, elapsed_s: float, quiet: bool) -> CollectiveTimeoutError:
     """The deadline passed, or (``quiet``) the sender was silent in the middle of a message."""
-    if quiet:
-        setting, limit = "recv_timeout_ms", f"{post.recv_timeout_s * 1e3:.0f} ms without a byte"
-    else:
-        # What the caller asked for: what reaches the daemon is less by the way to it.
-        asked_s = round(post.timeout_s * 20) / 20 or post.timeout_s
-        setting, limit = "timeout_s", f"its deadline of {asked_s:g} s"
+    setting, limit = failures.limit_of(post.times, quiet=quiet)
     facts = post.facts()
     cause = _send_waits_for(post) if isinstance(post, Send) else _recv_waits_for(post)
     return CollectiveTimeoutError(
         f"{describe(post)} ended at {limit}, after {elapsed_s:.2f} s: {cause} If it is only slow, "
-        f"raise {setting}.",
+        f"raise {words(setting)}.",
         **facts,
         elapsed_s=round(elapsed_s, 6),
         setting=setting,
@@ -151,9 +147,7 @@ def _tags(tags: list[int]) -> str:
 
 def left(post: Post) -> PeerLostError:
     """The other side, or everybody else, said goodbye."""
-    ranks = [post.peer]
-    if post.peer == ANY_SOURCE:
-        ranks = [r for r in post.box.group.ranks if r != post.box.rank]
+    ranks = post.peers
     verb = "has" if len(ranks) == 1 else "have"
     if isinstance(post, Send):
         effect = "nobody can receive it there"
@@ -165,6 +159,18 @@ def left(post: Post) -> PeerLostError:
         **post.facts() | {"rank": ranks[0]},
         case="it left the job",
         detail="it said goodbye",
+    )
+
+
+def freed(post: Post, ranks: list[int]) -> GroupFreedError:
+    """Who could be the other side has freed the group; ``ranks``: some have rather left the job."""
+    verb = "has" if len(ranks) == 1 else "have"
+    effect = "takes no message" if isinstance(post, Send) else f"sends nothing with tag {post.tag}"
+    return GroupFreedError(
+        f"{describe(post)} can't complete: {failures.ranks_text(ranks)} {verb} closed group "
+        f"{post.spec.group}, and {effect} any more. Close a group on all members once its last "
+        "message is through, and make a new one if it is needed again.",
+        **post.facts() | {"rank": ranks[0]},
     )
 
 

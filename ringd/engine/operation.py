@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from ringd.engine import failures
 from ringd.engine.flow import FlowState
 from ringd.engine.folding import Folding
-from ringd.engine.landing import Bin, CopyLanding, FoldLanding, Parked
+from ringd.engine.landing import CopyLanding, FoldLanding, Parked, bin_for
+from ringd.engine.times import NO_TIMES, OTHERS_S
 from ringd.errors import RingdError
 from ringd.schedules.plan import REGION, TRANSIT, WIDE, Plan, RecvItem
 from ringd.vocabulary import OpSpec
@@ -41,11 +42,16 @@ class Operation:
 
     The region is the caller's until ``on_done``; it is called exactly once, with None or the
     error. After it nothing here reads or writes the region.
+
+    ``deadline`` is the first of all that we know, in loop time; ``due`` is when it ends here, and
+    ``bounded_by`` the peer whose deadline that is (-1: our own).
     """
 
     __slots__ = (
         "announced",
+        "bounded_by",
         "deadline",
+        "due",
         "engine",
         "ended_ns",
         "epoch",
@@ -64,7 +70,6 @@ class Operation:
         "progress_seen",
         "rank",
         "readers",
-        "recv_timeout_s",
         "remaining_recvs",
         "remaining_sends",
         "seq",
@@ -73,7 +78,7 @@ class Operation:
         "started",
         "stalled_s",
         "started_ns",
-        "timeout_s",
+        "times",
         "version",
     )
 
@@ -109,7 +114,9 @@ class Operation:
         self.remaining_sends = plan.send_items
         self.holds = 0
         self.started_ns = self.ended_ns = 0
-        self.deadline = self.started = self.timeout_s = self.recv_timeout_s = 0.0
+        self.times = NO_TIMES
+        self.deadline = self.due = self.started = 0.0
+        self.bounded_by = -1
         self.spaces = [mem, mem, mem]
         self.folding: Folding | None = None
         if compiled.kernel is not None and len(mem):
@@ -157,11 +164,13 @@ class Operation:
             self.stalled_s += tick_s
         return self.stalled_s
 
-    def show_life(self, *, again: bool) -> None:
-        """Nothing moves: tell all peers that we entered, and ``again`` now and then."""
+    def show_life(self, shown: set[int]) -> None:
+        """Nothing moves: tell all peers that we entered, and now and then again those whom no older
+        operation does; they are ``shown`` then."""
         self.next_sign -= 1
         for flow in self.flows.values():
-            flow.announce(again=again and self.next_sign <= 0)
+            flow.announce(again=self.next_sign <= 0 and flow.peer not in shown)
+        shown.update(self.flows)
         if self.next_sign <= 0:
             self.next_sign = SIGN_EVERY_TICKS
 
@@ -376,7 +385,7 @@ class Operation:
 
     def _take_early(self, early: dict[int, EarlyFlow]) -> None:
         for peer, held in early.items():
-            self.bound_deadline(held.deadline)
+            self.bound_deadline(held.deadline, peer)
             flow = self.flows.get(peer)
             if flow is None:
                 if held.asks and peer in self.engine.links and self.live:
@@ -395,10 +404,12 @@ class Operation:
                 if flow.link is not None:
                     flow.link.connection.fail(exc)
 
-    def bound_deadline(self, deadline: float) -> None:
+    def bound_deadline(self, deadline: float, peer: int) -> None:
         """A peer's deadline for this operation is ours too: the first to expire ends it."""
         if deadline and deadline < self.deadline:
             self.deadline = deadline
+            if deadline + OTHERS_S < self.due:
+                self.due, self.bounded_by = deadline + OTHERS_S, peer
 
     def mismatch(self, peer: int, theirs: bytes) -> None:
         """A peer called something else at our place in the order."""
@@ -454,15 +465,12 @@ class Operation:
         }
 
     def progress(self) -> dict[str, Any]:
-        """How far it is: bytes received, and the peers that still owe us some."""
+        """How far it is: bytes received, and the peers that still owe us some (or an ack)."""
+        flows = self.flows.items()
         return {
-            "waiting_on": sorted(p for p, f in self.flows.items() if f.owed())
-            or sorted(p for p, f in self.flows.items() if f.send_i < f.n_sends),
+            "waiting_on": sorted(p for p, f in flows if f.owed())
+            or sorted(p for p, f in flows if f.send_i < f.n_sends)
+            or sorted(p for p, f in flows if f.owes_ack()),
             "bytes_done": sum(f.recv_payload_bytes for f in self.flows.values()),
             "bytes_total": self.plan.recv_bytes,
         }
-
-
-def bin_for(size_bytes: int, inline: memoryview | None) -> Sink | None:
-    """Where an unwanted payload goes."""
-    return Bin(size_bytes) if size_bytes and inline is None else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringd.engine import failures
 from ringd.engine.early import EarlyFlow, EarlyStore
-from ringd.engine.operation import bin_for
+from ringd.engine.landing import bin_for
 from ringd.vocabulary import MAX_SPEC_BYTES
 from ringd.wire.decoder import Sink
 from ringd.wire.frame import FrameError, Kind
@@ -92,9 +92,12 @@ class Router:
             raise FrameError("an abort is [epoch, seq, error]")
         group = self._engine.groups.get(stream)
         if group is not None:
-            error = failures.from_peer(header[2])
-            if failures.is_loss(header[2]) and self._engine.endings.in_reach():
-                return  # who is lost is for the rendezvous to say
+            if not failures.is_end_of_epoch(header[2]):
+                error = failures.from_peer(header[2])
+            elif self._engine.endings.in_reach():
+                return  # who is lost, and when an epoch is over, is for the rendezvous to say
+            else:
+                error = failures.end_from_peer(link.peer, header[2])
             self._engine.endings.told(group, link.peer, header[0], header[1], error)
 
     def _find(self, link: Link, stream: int, header: Any) -> tuple[Group | None, Operation | None]:
@@ -123,7 +126,7 @@ class Router:
             if header[3] != op.spec.packed:
                 op.mismatch(link.peer, header[3])
                 return False
-            op.bound_deadline(self._engine.now() + header[4] / 1e3)
+            op.bound_deadline(self._engine.now() + header[4] / 1e3, link.peer)
             if len(header) > 5:
                 return op.same_pair(link.peer, header[5])
         return True

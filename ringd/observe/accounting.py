@@ -1,33 +1,41 @@
 """Byte accounting: one JSON line per operation and rank.
 
-Fields: rank, world_size, group, epoch, seq, op, algorithm, reduce_op, dtype, count, error (null or
-a code), sent and received (peer to {payload, overhead} bytes), start_ns and end_ns (clock
-"CLOCK_MONOTONIC", comparable between processes of one host), reduce_ns (time in reduction
-kernels), wait_ns (the rest: waiting for peers, sockets and copies).
+Fields: kind ("collective" or "p2p"), rank, world_size, group, group_size, epoch, op, dtype, count,
+error (null or a code), sent and received (peer to {payload, overhead} bytes), start_ns and end_ns
+(clock "CLOCK_MONOTONIC", comparable between processes of one host). Of a collective also seq (with
+epoch and group it says which call), algorithm, reduce_op, reduce_ns (time in reduction kernels) and
+wait_ns (the rest: waiting for peers, sockets and copies). Of a message, which has no seq, also peer
+(null: from any, and none came) and tag; its bytes are payload alone.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ringd.errors import ConfigError
+from ringd.vocabulary import ANY_SOURCE, SEND
 
 if TYPE_CHECKING:
+    from ringd.engine.message import Post
     from ringd.engine.operation import Operation
     from ringd.errors import RingdError
 
 CLOCK = "CLOCK_MONOTONIC"
+COLLECTIVE, P2P = "collective", "p2p"
 
 
 def line(op: Operation, error: RingdError | None) -> dict[str, Any]:
     """What is recorded of one operation."""
     flows = sorted(op.flows.items())
     return {
+        "kind": COLLECTIVE,
         "rank": op.rank,
         "world_size": op.engine.world_size,
         "group": op.spec.group,
+        "group_size": op.group.size,
         "epoch": op.epoch,
         "seq": op.seq,
         "op": op.spec.collective,
@@ -52,6 +60,33 @@ def line(op: Operation, error: RingdError | None) -> dict[str, Any]:
     }
 
 
+def line_of_post(post: Post, error: RingdError | None, ended_ns: int) -> dict[str, Any]:
+    """What is recorded of one send or receive."""
+    peer = post.at[0] if post.peer == ANY_SOURCE else post.peer
+    moved = post.size_bytes if error is None else post.bytes_done
+    payload = {} if peer == ANY_SOURCE else {str(peer): {"payload": moved}}
+    sends = post.spec.collective == SEND
+    return {
+        "kind": P2P,
+        "rank": post.box.rank,
+        "world_size": post.box.world_size,
+        "group": post.spec.group,
+        "group_size": post.box.group.size,
+        "epoch": post.box.epoch,
+        "op": post.spec.collective,
+        "peer": None if peer == ANY_SOURCE else peer,
+        "tag": post.tag,
+        "dtype": post.spec.dtype,
+        "count": post.spec.count,
+        "error": None if error is None else error.code,
+        "sent": payload if sends else {},
+        "received": {} if sends else payload,
+        "start_ns": int(post.started * 1e9),
+        "end_ns": ended_ns,
+        "clock": CLOCK,
+    }
+
+
 class AccountingFile:
     """Appends lines to a file; each is whole, and visible when the operation has ended.
 
@@ -68,8 +103,15 @@ class AccountingFile:
             ) from None
 
     def record(self, op: Operation, error: RingdError | None) -> None:
-        """Write one operation."""
-        self._file.write(json.dumps(line(op, error), separators=(",", ":")) + "\n")
+        """Write one collective."""
+        self._write(line(op, error))
+
+    def record_post(self, post: Post, error: RingdError | None) -> None:
+        """Write one send or receive."""
+        self._write(line_of_post(post, error, time.monotonic_ns()))
+
+    def _write(self, facts: dict[str, Any]) -> None:
+        self._file.write(json.dumps(facts, separators=(",", ":")) + "\n")
 
     def close(self) -> None:
         """Close the file."""

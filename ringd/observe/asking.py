@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,51 @@ from ringd.wire import ipc
 ANSWER_LIMIT_S = 5.0
 
 
+class Conversation:
+    """What is said with one daemon; all of it has one deadline, ANSWER_LIMIT_S from the start.
+
+    Methods raise OSError when the deadline has passed, or the connection is no good.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._until = time.monotonic() + ANSWER_LIMIT_S
+
+    def connect(self, path: Path) -> None:
+        """Reach the daemon."""
+        self._in_time().connect(str(path))
+
+    def say(self, *message: Any) -> None:
+        """Send one message."""
+        self._in_time().send(ipc.pack(*message))
+
+    def take(self, kind: int) -> list[Any]:
+        """The next message, which must be of this kind.
+
+        Raises:
+            DaemonLostError: the daemon ended.
+            RingdError: it refused us, or sent something else.
+        """
+        data = self._in_time().recv(ipc.MAX_MESSAGE_BYTES)
+        if not data:
+            raise DaemonLostError("the daemon closed the connection")
+        message = ipc.unpack(data)
+        if message[0] == ipc.REFUSED:
+            raise from_wire(message[1])
+        if message[0] != kind:
+            raise RingdError(f"the daemon answered with a message of kind {message[0]}")
+        return message
+
+    def _in_time(self) -> socket.socket:
+        left_s = self._until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left_s)
+        return self._sock
+
+
 @contextlib.contextmanager
-def asking(path: Path) -> Iterator[socket.socket]:
+def asking(path: Path) -> Iterator[Conversation]:
     """A connection to the daemon at ``path``, as one who only asks.
 
     Raises:
@@ -24,31 +68,13 @@ def asking(path: Path) -> Iterator[socket.socket]:
     """
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            sock.settimeout(ANSWER_LIMIT_S)
-            sock.connect(str(path))
-            sock.send(ipc.pack(ipc.HELLO, {"version": ipc.VERSION, "role": "observer"}))
-            take(sock, ipc.WELCOME)
-            yield sock
+            conversation = Conversation(sock)
+            conversation.connect(path)
+            conversation.say(ipc.HELLO, {"version": ipc.VERSION, "role": "observer"})
+            conversation.take(ipc.WELCOME)
+            yield conversation
     except OSError as exc:
         raise DaemonLostError(f"no daemon answers at {path}: {exc}", socket=str(path)) from None
-
-
-def take(sock: socket.socket, kind: int) -> list[Any]:
-    """The next message, which must be of this kind.
-
-    Raises:
-        DaemonLostError: the daemon ended.
-        RingdError: it refused us, or sent something else.
-    """
-    data = sock.recv(ipc.MAX_MESSAGE_BYTES)
-    if not data:
-        raise DaemonLostError("the daemon closed the connection")
-    message = ipc.unpack(data)
-    if message[0] == ipc.REFUSED:
-        raise from_wire(message[1])
-    if message[0] != kind:
-        raise RingdError(f"the daemon answered with a message of kind {message[0]}")
-    return message
 
 
 def find_one(loaded: Loaded) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 from ringd.config.loader import Loaded
 from ringd.errors import ConfigError, RingdError
 from ringd.observe import dump_file
-from ringd.observe.asking import asking, find_all, take
+from ringd.observe.asking import asking, find_all
 from ringd.wire import ipc
 
 
@@ -44,10 +44,10 @@ def ask(path: Path) -> dict[str, Any]:
         DaemonLostError: it is not there, or does not answer within 5 s.
     """
     pieces, more = [], True
-    with asking(path) as sock:
-        sock.send(ipc.pack(ipc.DUMP, 1))
+    with asking(path) as daemon:
+        daemon.say(ipc.DUMP, 1)
         while more:
-            _, _, more, piece = take(sock, ipc.DUMP_REPLY)
+            _, _, more, piece = daemon.take(ipc.DUMP_REPLY)
             pieces.append(piece)
     document: dict[str, Any] = json.loads(b"".join(pieces))
     return document

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ringd.config.loader import Loaded
-from ringd.observe.asking import asking, find_one, take
+from ringd.observe.asking import asking, find_one
+from ringd.vocabulary import SEND
 from ringd.wire import ipc
 
 
@@ -33,9 +34,9 @@ def ask(path: Path, scope: str) -> dict[str, Any]:
     Raises:
         DaemonLostError: it is not there, or does not answer within 5 s.
     """
-    with asking(path) as sock:
-        sock.send(ipc.pack(ipc.STATUS, 1, scope))
-        status: dict[str, Any] = take(sock, ipc.STATUS_REPLY)[2]
+    with asking(path) as daemon:
+        daemon.say(ipc.STATUS, 1, scope)
+        status: dict[str, Any] = daemon.take(ipc.STATUS_REPLY)[2]
         return status
 
 
@@ -48,6 +49,10 @@ def _print(status: dict[str, Any], scope: str) -> None:
     for state in daemons:
         table.add_row(*_cells(state))
     console.print(table)
+    if any(_in_flight(state) for state in daemons):
+        console.print(_flying(daemons))
+    if any(state.get("groups") for state in daemons):
+        console.print(_groups(daemons))
     for state in daemons:
         for line in _details(state):
             console.print(f"rank {state['rank']}: {line}", highlight=False)
@@ -67,13 +72,55 @@ def _cells(state: dict[str, Any]) -> list[str]:
     return ["-" if state.get(name) is None else str(state[name]) for name in names]
 
 
+def _in_flight(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Collectives, then messages, as far as a daemon tells them."""
+    return [*state.get("operations", []), *state.get("messages", [])]
+
+
+def _flying(daemons: list[dict[str, Any]]) -> Table:
+    """What is in flight: collectives by their number, messages by peer and tag."""
+    table = Table(title="in flight")
+    for name in ("rank", "group", "operation", "for", "bytes", "waits for"):
+        table.add_column(name)
+    for state in daemons:
+        for what in _in_flight(state):
+            table.add_row(
+                str(state["rank"]),
+                str(what["group"]),
+                _called(what),
+                f"{what['elapsed_s']:.3g} s",
+                f"{what['bytes_done']:,} of {what['bytes_total']:,}",
+                ", ".join(map(str, what["waiting_on"])) or "-",
+            )
+    return table
+
+
+def _called(what: dict[str, Any]) -> str:
+    """ "all_reduce #7", "recv from 2, tag 5"."""
+    if "seq" in what:
+        return f"{what['op']} #{what['seq']}"
+    peer = "any" if what["peer"] is None else what["peer"]
+    return f"{what['op']} {'to' if what['op'] == SEND else 'from'} {peer}, tag {what['tag']}"
+
+
+def _groups(daemons: list[dict[str, Any]]) -> Table:
+    """The groups beside the world; each once, with the next call of each member."""
+    table = Table(title="groups")
+    for name in ("group", "ranks", "next seq, by rank"):
+        table.add_column(name)
+    seen: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+    for state in daemons:
+        for number, group in state.get("groups", {}).items():
+            key = (number, tuple(group["ranks"]))
+            seen.setdefault(key, []).append(f"{state['rank']}: {group['next_seq']}")
+    for (number, ranks), calls in sorted(seen.items(), key=lambda item: int(item[0][0])):
+        table.add_row(number, ", ".join(map(str, ranks)), ", ".join(calls))
+    return table
+
+
 def _details(state: dict[str, Any]) -> list[str]:
-    """What it is doing, and its links: a line each."""
-    lines = [
-        f"{op['op']} #{op['seq']} for {op['elapsed_s']:g} s, {op['bytes_done']:,} of "
-        f"{op['bytes_total']:,} bytes received, waiting on {op['waiting_on']}"
-        for op in state.get("operations", [])[:4]
-    ]
+    """What went wrong there, and its links: a line each."""
+    lines = []
     if state.get("broken"):
         lines.append(str(state["broken"]))
     links = [

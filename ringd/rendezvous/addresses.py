@@ -17,6 +17,11 @@ def is_loopback(host: str) -> bool:
     return bool((mapped or address).is_loopback)
 
 
+def is_any(host: str) -> bool:
+    """Whether ``host`` means all addresses of a machine, so that nobody can dial it."""
+    return host in ("0.0.0.0", "::")
+
+
 def loopback_text(rank: int, address: object, other: str) -> str:
     """One wording for a fault that two places find."""
     return (

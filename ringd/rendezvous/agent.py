@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
-import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
-import ringd
 from ringd.errors import RendezvousError
 from ringd.rendezvous.addresses import is_loopback, loopback_text
-from ringd.rendezvous.events import Lost
-from ringd.rendezvous.intake import address_of, clip, pairs
+from ringd.rendezvous.agent_events import Advertise, AgentEvents, Continuity, DaemonInfo
+from ringd.rendezvous.comeback import Comeback, Places
+from ringd.rendezvous.heart import Heart
+from ringd.rendezvous.intake import (
+    address_of,
+    claim_fields,
+    clip,
+    lost_of,
+    pairs,
+    start_of,
+)
 from ringd.rendezvous.reach import RetrySettings, describe, reach
+from ringd.rendezvous.unsaid import Unsaid
 from ringd.transport.base import Address, Channel, Transport
 from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
 from ringd.transport.handshaking import fresh_nonce, shake_hands_as_dialer
@@ -24,71 +31,22 @@ from ringd.wire import control
 from ringd.wire.control import int_list, message
 from ringd.wire.frame import FrameError, Limits
 from ringd.wire.handshake import RENDEZVOUS, Credentials, Expectation, Identity
-
-
-class AgentEvents(Protocol):
-    """What a daemon hears. Called on the loop's thread, in the order in which it was sent."""
-
-    def on_members(self, members: list[tuple[int, Address]]) -> None:
-        """Every rank's daemon is here, at these addresses; again when one was replaced."""
-
-    def on_waiting(self, joined: list[int], attached: list[int]) -> None:
-        """Who is here: ranks with a daemon, and ranks whose trainer waits for the start."""
-
-    def on_refused(self, text: str) -> None:
-        """The group can't form as it is (an address that peers can't reach, for one). It forms
-        after all, and ``on_members`` comes, if the rank at fault is replaced."""
-
-    def on_start(self, epoch: int) -> None:
-        """All trainers are attached; ours takes part in this epoch."""
-
-    def on_left(self, rank: int, epoch: int, next_seqs: dict[int, int]) -> None:
-        """The trainer of ``rank`` said goodbye; by group the first call that it did not make."""
-
-    def on_lost(self, lost: Lost) -> None:
-        """The epoch is over, and why."""
-
-    def on_abort(
-        self, epoch: int, group: int, lowest: int, seq: int, error: dict[str, Any]
-    ) -> None:
-        """An operation failed at another rank, and so it does here; ``error`` as on the wire.
-
-        ``lowest``: the lowest rank of the group that is meant.
-        """
-
-    def on_inquiry(self, inquiry: int, epoch: int, group: int, lowest: int, seq: int) -> None:
-        """What do we know of this operation? ``op_answer`` is to follow within 100 ms."""
-
-    def on_dial(self, peer: int) -> None:
-        """``peer``, a higher rank, wants a data connection with us."""
-
-    def on_report(self) -> dict[str, Any]:
-        """Our state, as plain data, for somebody's status."""
-
-    def on_coordinator_lost(self, reason: str) -> None:
-        """The rendezvous is gone, told once; data connections go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class DaemonInfo:
-    """What a status shows of a daemon."""
-
-    pid: int = field(default_factory=os.getpid)
-    host: str = field(default_factory=socket.gethostname)
-    version: str = ringd.__version__
+from ringd.wire.raised import Raised
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """An agent's intervals."""
+    """An agent's intervals.
+
+    Attributes:
+        heartbeat_s: how often it says that it lives.
+        retry: pauses between attempts to reach the rendezvous.
+        dead_after_s: the rendezvous is lost when it was silent for so long.
+    """
 
     heartbeat_s: float = 1.0
     retry: RetrySettings = field(default_factory=RetrySettings)
-
-
-Advertise = Callable[[Address], Awaitable[Address]]
-"""From the local address of the connection that reached the rendezvous to the address that peers
-are to dial; may listen only now. By default the host is that local one, never a host name."""
+    dead_after_s: float = 3.0
 
 
 class Agent:
@@ -99,6 +57,7 @@ class Agent:
         credentials: role "daemon" and our rank.
         rendezvous: where it listens.
         events: hears what it says.
+        continuity: hears when it goes and comes back, and may take its place.
         rng: jitters the retries.
         log: where connecting is told.
         settings: intervals.
@@ -113,6 +72,7 @@ class Agent:
         credentials: Credentials,
         rendezvous: Address,
         events: AgentEvents,
+        continuity: Continuity,
         *,
         rng: random.Random,
         log: logging.Logger,
@@ -126,6 +86,7 @@ class Agent:
         self._credentials = credentials
         self._rendezvous = rendezvous
         self._events = events
+        self._continuity = continuity
         self._rng = rng
         self._log = log
         self._settings = settings or AgentSettings()
@@ -133,11 +94,25 @@ class Agent:
         self._sizes = sizes
         self._make_nonce = make_nonce
         self._connection: Connection | None = None
-        self._heartbeat: asyncio.TimerHandle | None = None
-        self._attempt = 0
-        self._waiting = False  # our trainer's attach is not answered by a start
+        self._heart = Heart(
+            lambda: self._send("heartbeat"),
+            self._fall_silent,
+            every_s=self._settings.heartbeat_s,
+            limit_s=self._settings.dead_after_s,
+        )
+        self._address: Address | None = None  # what we advertise, once we joined
+        self._unsaid = Unsaid()
         self._requests: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._last_request = 0
+        self.places = Places(credentials.rank, rendezvous, rendezvous)
+        self._comeback = Comeback(
+            self.places,
+            self._come_back,
+            continuity.on_succession,
+            rng=rng,
+            log=log,
+            settings=self._settings.retry,
+        )
 
     @property
     def connected(self) -> bool:
@@ -185,6 +160,14 @@ class Agent:
             self._forget_connection()
             raise
 
+    async def _come_back(self, address: Address, until: float) -> None:
+        """Join again, at ``address``."""
+        assert self._address is not None
+        channel = await self._transport.dial(address, deadline=until)
+        await self._take_place(channel, self._address, until)
+        self._log.info("the rendezvous is back, at %s", address)
+        self._continuity.on_coordinator_back()
+
     async def _advertised(self, channel: Channel, advertise: Advertise) -> Address:
         try:
             advertised = await advertise(channel.local)
@@ -200,8 +183,9 @@ class Agent:
     async def _take_place(self, channel: Channel, advertised: Address, deadline: float) -> Address:
         def establish(connection: Connection, peer: Identity) -> tuple[ConnectionHandler, Limits]:
             self._connection = connection
+            self._address = advertised
             self._join_as(advertised)
-            self._beat_later()
+            self._heart.begin()
             return _Conversation(self), Limits.for_control()
 
         await shake_hands_as_dialer(
@@ -224,12 +208,25 @@ class Agent:
 
     def attach(self) -> None:
         """A trainer wants to take part in the coming epoch."""
-        self._attempt += 1
-        self._waiting = True
-        self._send("attach", attempt=self._attempt)
+        wish = message("attach", attempt=self._unsaid.next_attempt())
+        self._send_frame(self._unsaid.wish(wish))
+
+    def reform(self, epoch: int, wish: Mapping[str, Any]) -> None:
+        """Our trainer asks for the next epoch; ``epoch`` is its present one.
+
+        Args:
+            wish: the rest of the message "reform", without attempt.
+        """
+        fields = {"epoch": epoch, "attempt": self._unsaid.next_attempt(), **wish}
+        self._send_frame(self._unsaid.wish(message("reform", **fields)))
 
     def detach(
-        self, how: str, detail: str, epoch: int, next_seqs: Mapping[int, int] | None = None
+        self,
+        how: str,
+        detail: str,
+        epoch: int,
+        next_seqs: Mapping[int, int] | None = None,
+        raised: Raised | None = None,
     ) -> None:
         """Our trainer ended its part in ``epoch`` (0: it still waited for the start).
 
@@ -238,22 +235,25 @@ class Agent:
             detail: what is known of the reason.
             epoch: see above.
             next_seqs: by group the number of the first operation that it did not call.
+            raised: the exception, with "raised".
         """
-        self._waiting = False
         others = dict(next_seqs or {})
         next_seq = others.pop(0, 0)
-        self._send(
+        frame = message(
             "detach",
             how=how,
             detail=clip(detail),
             epoch=epoch,
             next_seq=next_seq,
             groups=[list(pair) for pair in others.items()],
+            exception=None if raised is None else raised.words(),
         )
+        self._unsaid.farewell(epoch, how, frame)
+        self._send_frame(frame)
 
     def link_lost(self, peer: int, reason: str, epoch: int) -> None:
         """The data connection to ``peer`` ended without a goodbye."""
-        self._send("link_lost", peer=peer, reason=clip(reason), epoch=epoch)
+        self._report(epoch, message("link_lost", peer=peer, reason=clip(reason), epoch=epoch))
 
     def op_failed(
         self, epoch: int, group: int, members: Sequence[int], seq: int, error: dict[str, Any]
@@ -262,9 +262,8 @@ class Agent:
 
         ``members``: the ranks of its group. A verdict follows by ``on_abort``.
         """
-        self._send(
-            "op_failed", epoch=epoch, group=group, members=list(members), seq=seq, error=error
-        )
+        fields = {"group": group, "members": list(members), "seq": seq, "error": error}
+        self._report(epoch, message("op_failed", epoch=epoch, **fields))
 
     def op_answer(self, inquiry: int, answer: dict[str, Any]) -> None:
         """What we know of an operation that we were asked about; see ``wire.control``."""
@@ -291,6 +290,7 @@ class Agent:
 
     def leave(self) -> None:
         """Say goodbye and end the connection; may be called twice. No event comes after it."""
+        self._comeback.end()
         connection = self._connection
         self._send("leave")
         self._connection_gone("we left it")
@@ -298,7 +298,7 @@ class Agent:
             connection.close()
 
     def _join_as(self, advertised: Address) -> None:
-        info = self._info
+        info, claim = self._info, self._unsaid.completed(self._continuity.on_claim())
         self._send(
             "join",
             address=[advertised.host, advertised.port],
@@ -306,19 +306,29 @@ class Agent:
             pid=info.pid,
             host=info.host,
             sizes=list(self._sizes),
+            claim=claim_fields(claim),
         )
+        for frame in self._unsaid.to_say(0 if claim is None else claim.epoch):
+            self._send_frame(frame)
+
+    def _report(self, epoch: int, frame: bytes) -> None:
+        """Say it now, or when the rendezvous is back."""
+        if self._connection is None:
+            self._unsaid.report(epoch, frame)
+        self._send_frame(frame)
 
     def _send(self, kind: str, **fields: Any) -> None:
+        self._send_frame(message(kind, **fields))
+
+    def _send_frame(self, frame: bytes) -> None:
         if self._connection is not None:
-            self._connection.send_frame(message(kind, **fields))
+            self._connection.send_frame(frame)
 
-    def _beat_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._heartbeat = loop.call_later(self._settings.heartbeat_s, self._beat)
-
-    def _beat(self) -> None:
-        self._send("heartbeat")
-        self._beat_later()
+    def _fall_silent(self) -> None:
+        """Nothing came for too long."""
+        assert self._connection is not None
+        self._connection.abort()
+        self.lose(TimeoutError(f"it was silent for {self._settings.dead_after_s:g} s"))
 
     # What the rendezvous says
 
@@ -330,6 +340,7 @@ class Agent:
         """
         if self._connection is None:  # we left; more frames of the read in which we did
             return
+        self._heart.heard()
         hearing = _HEARINGS.get(kind)
         if hearing is None:
             raise FrameError(f"unknown message {kind[:32]!r} from the rendezvous")
@@ -341,7 +352,11 @@ class Agent:
         if error is not None and not isinstance(error, OSError | FrameError):
             self._log.error("taking a message of the rendezvous failed", exc_info=error)
         self._connection_gone(reason)
-        self._events.on_coordinator_lost(reason)
+        self._continuity.on_coordinator_lost(reason)
+        self._comeback.begin()
+
+    def _hear_heartbeat(self, fields: dict[str, Any]) -> None:
+        """It lives."""
 
     def _hear_members(self, fields: dict[str, Any]) -> None:
         members: list[tuple[int, Address]] = []
@@ -349,6 +364,9 @@ class Agent:
             if not isinstance(entry, list) or len(entry) != 3 or type(entry[0]) is not int:
                 raise FrameError("members: not a list of [rank, host, port]")
             members.append((entry[0], address_of(entry[1:])))
+        seat = fields.get("embedded")
+        self.places.seat = seat if type(seat) is int else None
+        self.places.daemons |= dict(members)
         self._events.on_members(members)
 
     def _hear_waiting(self, fields: dict[str, Any]) -> None:
@@ -358,34 +376,40 @@ class Agent:
         self._events.on_refused(control.field(fields, "text", str))
 
     def _hear_start(self, fields: dict[str, Any]) -> None:
-        epoch, attempt = _int(fields, "epoch"), _int(fields, "attempt")
-        # A start may cross our trainer's giving up; then it is not for the one that waits now.
-        if self._waiting and attempt == self._attempt:
-            self._waiting = False
-            self._events.on_start(epoch)
+        attempt, start = _int(fields, "attempt"), start_of(fields)
+        if self._unsaid.fulfilled(attempt):
+            self._events.on_start(start)
+
+    def _hear_changed(self, fields: dict[str, Any]) -> None:
+        self._events.on_changed(_int(fields, "epoch"), _int(fields, "rank"))
+
+    def _hear_not_reformed(self, fields: dict[str, Any]) -> None:
+        if self._unsaid.fulfilled(_int(fields, "attempt")):
+            facts = {
+                "quorum": control.field(fields, "quorum", bool),
+                "epoch": _int(fields, "epoch"),
+                "here": int_list(fields, "here"),
+                "missing": int_list(fields, "missing"),
+            }
+            self._events.on_not_reformed(control.field(fields, "text", str), facts)
 
     def _hear_left(self, fields: dict[str, Any]) -> None:
         rank, epoch, next_seq = (_int(fields, name) for name in ("rank", "epoch", "next_seq"))
         self._events.on_left(rank, epoch, {0: next_seq, **dict(pairs(fields, "groups"))})
 
     def _hear_lost(self, fields: dict[str, Any]) -> None:
-        link = int_list(fields, "link") if fields.get("link") is not None else None
-        if link is not None and len(link) != 2:
-            raise FrameError("lost: a link has two ends")
-        lost = Lost(
-            _int(fields, "rank"),
-            control.field(fields, "case", str),
-            control.field(fields, "detail", str),
-            _int(fields, "epoch"),
-            (link[0], link[1]) if link is not None else None,
-            control.field(fields, "verdict", str),
-        )
+        lost = lost_of(fields)
+        self._unsaid.heard(lost.number)
         self._events.on_lost(lost)
 
     def _hear_abort(self, fields: dict[str, Any]) -> None:
         names = ("epoch", "group", "lowest", "seq")
         epoch, group, lowest, seq = (_int(fields, name) for name in names)
-        self._events.on_abort(epoch, group, lowest, seq, control.field(fields, "error", dict))
+        error = control.field(fields, "error", dict)
+        facts = error.get("fields")
+        if isinstance(facts, dict):
+            self._unsaid.heard(facts.get("verdict"))
+        self._events.on_abort(epoch, group, lowest, seq, error)
 
     def _hear_inquire(self, fields: dict[str, Any]) -> None:
         names = ("inquiry", "epoch", "group", "lowest", "seq")
@@ -407,9 +431,7 @@ class Agent:
 
     def _connection_gone(self, reason: str) -> None:
         self._connection = None
-        if self._heartbeat is not None:
-            self._heartbeat.cancel()
-            self._heartbeat = None
+        self._heart.end()
         requests, self._requests = self._requests, {}
         for future in requests.values():
             if not future.done():
@@ -428,10 +450,13 @@ def _int(fields: dict[str, Any], name: str) -> int:
 
 
 _HEARINGS: dict[str, Callable[[Agent, dict[str, Any]], None]] = {
+    "heartbeat": Agent._hear_heartbeat,
     "members": Agent._hear_members,
     "waiting": Agent._hear_waiting,
     "refused": Agent._hear_refused,
     "start": Agent._hear_start,
+    "changed": Agent._hear_changed,
+    "not_reformed": Agent._hear_not_reformed,
     "left": Agent._hear_left,
     "lost": Agent._hear_lost,
     "abort": Agent._hear_abort,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from ringd.rendezvous.verdicts import Answer
 from ringd.transport.base import Address
+from ringd.wire.raised import Raised
 
 DetachHow = Literal["goodbye", "died", "raised", "gave_up"]
 
@@ -31,10 +32,62 @@ class DaemonAdmitted(FromDaemon):
 
 
 @dataclass(frozen=True, slots=True)
+class Lost:
+    """A verdict: why the epoch is over.
+
+    Attributes:
+        case: "trainer died", "trainer raised", "daemon lost", "daemon left" or "link lost".
+        link: for "link lost", (a, b): rank a lost its connection to rank b. Else None.
+        number: the verdict's id, the same on all ranks.
+        raised: of "trainer raised" the exception, where it is known.
+    """
+
+    rank: int
+    case: str
+    detail: str
+    epoch: int
+    link: tuple[int, int] | None = None
+    number: str = ""
+    raised: Raised | None = None
+
+    def to_fields(self) -> dict[str, Any]:
+        """As the fields of the message "lost"."""
+        return {
+            "rank": self.rank,
+            "case": self.case,
+            "detail": self.detail,
+            "epoch": self.epoch,
+            "link": list(self.link) if self.link else None,
+            "verdict": self.number,
+            "exception": None if self.raised is None else self.raised.words(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a daemon that comes back knows of its epoch.
+
+    Attributes:
+        epoch: the one that runs or ran last, from 1 on.
+        members: its ranks in their order.
+        running: its trainer takes part, or ended its part: then the daemon says so again.
+        n_verdicts: the highest count among the ids of the verdicts that it heard.
+        lost: the verdicts that ended the epoch, as far as it heard them.
+    """
+
+    epoch: int
+    members: tuple[int, ...]
+    running: bool
+    n_verdicts: int = 0
+    lost: tuple[Lost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonJoined(FromDaemon):
     """It said where it listens for its peers.
 
-    ``sizes``: segment and eager limit in bytes, which all ranks must have alike.
+    ``sizes``: segment and eager limit in bytes, which all ranks must have alike. ``claim``: None
+    of one that knows no epoch.
     """
 
     address: Address
@@ -42,6 +95,7 @@ class DaemonJoined(FromDaemon):
     host: str = ""
     version: str = ""
     sizes: tuple[int, ...] = ()
+    claim: Claim | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +127,7 @@ class TrainerDetached(FromDaemon):
     """The trainer of this rank ended its part, or its wish to take part.
 
     ``next_seq``: the number of the first operation of the world that it did not call; ``groups``:
-    the same for its other groups, as (number, next_seq).
+    the same for its other groups, as (number, next_seq); ``raised``: what ended it, if it raised.
     """
 
     how: DetachHow
@@ -81,6 +135,29 @@ class TrainerDetached(FromDaemon):
     epoch: int
     next_seq: int = 0
     groups: tuple[tuple[int, int], ...] = ()
+    raised: Raised | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReformWanted(FromDaemon):
+    """The trainer of this rank asks for the next epoch; that in which it is, is over.
+
+    Attributes:
+        timeout_s: how long it waits.
+        cut_off: members that its daemon can't reach, though they may live.
+        last_done: the highest call of the world that completed here, -1: none.
+        unbroken: the highest one with nothing before it that was cut short, -1: none.
+        agreed: number and answer of the last agreement that completed here.
+    """
+
+    epoch: int
+    attempt: int
+    min_size: int = 1
+    timeout_s: float = 60.0
+    cut_off: tuple[int, ...] = ()
+    last_done: int = -1
+    unbroken: int = -1
+    agreed: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,29 +237,31 @@ Instruction = Send | Drop
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
-    """A verdict: why the epoch is over.
+class History:
+    """How far the survivors of an epoch came in it.
 
     Attributes:
-        case: "trainer died", "trainer raised", "daemon lost", "daemon left" or "link lost".
-        link: for "link lost", (a, b): rank a lost its connection to rank b. Else None.
-        number: the verdict's id, the same on all ranks.
+        members: its seats, in order.
+        completed_by_all, completed_by_any: calls of the world, -1: none.
+        agreed: number and answer of each survivor's last agreement.
     """
 
-    rank: int
-    case: str
-    detail: str
     epoch: int
-    link: tuple[int, int] | None = None
-    number: str = ""
+    members: tuple[int, ...]
+    completed_by_all: int
+    completed_by_any: int
+    agreed: tuple[tuple[int, int], ...]
 
-    def to_fields(self) -> dict[str, Any]:
-        """As the fields of the message "lost"."""
-        return {
-            "rank": self.rank,
-            "case": self.case,
-            "detail": self.detail,
-            "epoch": self.epoch,
-            "link": list(self.link) if self.link else None,
-            "verdict": self.number,
-        }
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """An epoch begins.
+
+    Attributes:
+        members: the seats in it, in order.
+        history: of the epoch before, if somebody survived it.
+    """
+
+    epoch: int
+    members: tuple[int, ...]
+    history: History | None = None

@@ -16,6 +16,8 @@ from ringd.rendezvous.verdicts import Answer, Verdict, judge
 INQUIRY_S = 0.1
 """How long a daemon may take to answer."""
 MAX_INQUIRIES = 256
+ASKED_ABOUT = frozenset({"timeout"})
+"""Errors that only say what one rank saw: all daemons are asked before there is a verdict."""
 _MAY_BE_SLOW = frozenset({"never entered", "entered late", "slow link", "unknown"})
 
 
@@ -108,7 +110,7 @@ def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
     text = f"{op} ({where}, epoch {failed.epoch}) ended at {limit}: {verdict.text}. "
     text += f"{verdict.advice}."
     if verdict.case in _MAY_BE_SLOW:
-        text += f" If it is only slow, raise {setting}."
+        text += f" If it is only slow, {fields.get('advice', f'raise {setting}')}."
     return {
         "code": failed.error.get("code", "timeout"),
         "message": text,

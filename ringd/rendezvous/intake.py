@@ -6,14 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from ringd.rendezvous.events import (
+    Claim,
     DaemonJoined,
     DaemonLeft,
     FromDaemon,
     Heartbeat,
+    History,
     LinkLost,
     LinkWanted,
+    Lost,
     OpAnswered,
     OpFailed,
+    ReformWanted,
+    Start,
     TrainerAttached,
     TrainerDetached,
 )
@@ -22,11 +27,15 @@ from ringd.transport.base import Address
 from ringd.vocabulary import MAX_WORLD
 from ringd.wire.control import field, int_list
 from ringd.wire.frame import FrameError
+from ringd.wire.raised import Raised
 
 MAX_TEXT = 4096
 """Characters of a reason or a detail that are passed on."""
 MAX_PAIRS = 8192
 MAX_FRAMES = 16
+MAX_CLAIMED = 16
+"""Verdicts that a claim may quote."""
+MAX_WAIT_S = 400 * 86400.0
 _STATES = frozenset({"waiting", "done", "failed", "absent"})
 _HOWS = frozenset({"goodbye", "died", "raised", "gave_up"})
 
@@ -78,6 +87,18 @@ def pairs(fields: Fields, name: str) -> tuple[tuple[int, int], ...]:
     return tuple((first, second) for first, second in found)
 
 
+def raised_in(fields: Fields) -> Raised | None:
+    """The field ``exception``, which may be nil, or left out.
+
+    Raises:
+        FrameError: it is something else.
+    """
+    try:
+        return Raised.read(fields.get("exception"))
+    except ValueError as exc:
+        raise FrameError(f"{fields.get('type')}: {exc}") from None
+
+
 def _join(rank: int, fields: Fields) -> FromDaemon:
     return DaemonJoined(
         rank,
@@ -86,14 +107,103 @@ def _join(rank: int, fields: Fields) -> FromDaemon:
         host=field(fields, "host", str)[:255],
         version=field(fields, "version", str)[:64],
         sizes=tuple(int_list(fields, "sizes")),
+        claim=_claim(fields.get("claim")),
     )
 
 
+def _claim(claim: Any) -> Claim | None:
+    if claim is None:
+        return None
+    if not isinstance(claim, dict):
+        raise FrameError("join: a claim is a map")
+    epoch, n_verdicts = field(claim, "epoch", int), field(claim, "n_verdicts", int)
+    members, lost = tuple(int_list(claim, "members")), field(claim, "lost", list)
+    in_order = 1 <= len(members) <= MAX_WORLD and len(set(members)) == len(members)
+    if epoch < 1 or n_verdicts < 0 or not in_order or len(lost) > MAX_CLAIMED:
+        raise FrameError("join: a claim of no epoch that there could be")
+    found = tuple(lost_of(entry) for entry in lost)
+    return Claim(epoch, members, field(claim, "running", bool), n_verdicts, found)
+
+
+def claim_fields(claim: Claim | None) -> Fields | None:
+    """A claim, as it travels in "join"."""
+    if claim is None:
+        return None
+    return {
+        "epoch": claim.epoch,
+        "members": list(claim.members),
+        "running": claim.running,
+        "n_verdicts": claim.n_verdicts,
+        "lost": [lost.to_fields() for lost in claim.lost[:MAX_CLAIMED]],
+    }
+
+
+def lost_of(fields: object) -> Lost:
+    """The verdict that the fields of a message "lost" tell.
+
+    Raises:
+        FrameError: a field is missing or malformed.
+    """
+    if not isinstance(fields, dict):
+        raise FrameError("lost: a verdict is a map")
+    link = int_list(fields, "link") if fields.get("link") is not None else None
+    if link is not None and len(link) != 2:
+        raise FrameError("lost: a link has two ends")
+    return Lost(
+        field(fields, "rank", int),
+        clip(field(fields, "case", str)),
+        clip(field(fields, "detail", str)),
+        field(fields, "epoch", int),
+        (link[0], link[1]) if link is not None else None,
+        field(fields, "verdict", str)[:64],
+        raised_in(fields),
+    )
+
+
+def start_of(fields: Fields) -> Start:
+    """The epoch that a message "start" tells.
+
+    Raises:
+        FrameError: a field is missing or malformed.
+    """
+    members = tuple(int_list(fields, "members"))
+    return Start(field(fields, "epoch", int), members, _history(fields.get("last")))
+
+
+def _history(value: object) -> History | None:
+    """What "start" says of the epoch before.
+
+    Raises:
+        FrameError: it is malformed.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        raise FrameError("start: 'last' is no map")
+    return History(
+        field(value, "epoch", int),
+        tuple(int_list(value, "members")),
+        field(value, "completed_by_all", int),
+        field(value, "completed_by_any", int),
+        pairs(value, "agreed"),
+    )
+
+
+def count_of(verdict: object) -> int:
+    """The count in a verdict's id: 7 of "3.7"; 0 of what is no id."""
+    tail = str(verdict).rpartition(".")[2]
+    return int(tail) if tail.isascii() and tail.isdigit() and len(tail) < 10 else 0
+
+
 def _attach(rank: int, fields: Fields) -> FromDaemon:
+    return TrainerAttached(rank, _attempt(fields))
+
+
+def _attempt(fields: Fields) -> int:
     attempt = field(fields, "attempt", int)
     if attempt < 1:
-        raise FrameError("attach: attempts count from 1")
-    return TrainerAttached(rank, attempt)
+        raise FrameError(f"{fields.get('type')}: attempts count from 1")
+    return attempt
 
 
 def _detach(rank: int, fields: Fields) -> FromDaemon:
@@ -102,7 +212,29 @@ def _detach(rank: int, fields: Fields) -> FromDaemon:
         raise FrameError(f"detach: unknown way to go {how[:32]!r}")
     detail = clip(field(fields, "detail", str))
     epoch, next_seq = field(fields, "epoch", int), field(fields, "next_seq", int)
-    return TrainerDetached(rank, how, detail, epoch, next_seq, pairs(fields, "groups"))
+    groups, raised = pairs(fields, "groups"), raised_in(fields)
+    return TrainerDetached(rank, how, detail, epoch, next_seq, groups, raised)
+
+
+def _reform(rank: int, fields: Fields) -> FromDaemon:
+    agreed = fields.get("agreed")
+    if agreed is not None:
+        ((seq, value),) = pairs({"type": "reform", "agreed": [agreed]}, "agreed")
+        agreed = (seq, value)
+    timeout_s = field(fields, "timeout_s", float)
+    if not 0 < timeout_s < MAX_WAIT_S:
+        raise FrameError("reform: timeout_s is out of range")
+    return ReformWanted(
+        rank,
+        field(fields, "epoch", int),
+        _attempt(fields),
+        field(fields, "min_size", int),
+        timeout_s,
+        tuple(int_list(fields, "cut_off")),
+        field(fields, "last_done", int),
+        field(fields, "unbroken", int),
+        agreed,
+    )
 
 
 def _link_lost(rank: int, fields: Fields) -> FromDaemon:
@@ -127,6 +259,7 @@ def _op_answered(rank: int, fields: Fields) -> FromDaemon:
         rank,
         state,
         entered_s=field(fields, "entered_s", float),
+        idle_s=field(fields, "idle_s", float),
         waiting_on=tuple(int_list(fields, "waiting_on")),
         bytes_done=field(fields, "bytes_done", int),
         bytes_total=field(fields, "bytes_total", int),
@@ -157,6 +290,7 @@ _READERS: dict[str, Callable[[int, Fields], FromDaemon]] = {
     "join": _join,
     "attach": _attach,
     "detach": _detach,
+    "reform": _reform,
     "link_lost": _link_lost,
     "op_failed": _op_failed,
     "op_answer": _op_answered,

@@ -1,4 +1,4 @@
-"""Whose fault is a broken link: a pure judgement over the reports of both its ends."""
+"""Whose fault is a broken link: reports of both its ends, and a pure judgement over them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,40 @@ from collections.abc import Collection
 from ringd.rendezvous.events import LinkLost, Lost
 
 LINK_LOST = "link lost"
+GATHER_LINK_REPORTS_S = 0.150
+"""How long a report about a link waits for others, and for a sign that the accused is dead."""
+
+
+class LinkReports:
+    """What daemons said of lost links, until it is judged."""
+
+    def __init__(self, gather_s: float = GATHER_LINK_REPORTS_S) -> None:
+        self._gather_s = gather_s
+        self._reports: list[LinkLost] = []
+        self.judge_at: float | None = None
+
+    def add(self, event: LinkLost, now: float) -> None:
+        """A daemon's report; the first of a link counts."""
+        if any((r.rank, r.peer) == (event.rank, event.peer) for r in self._reports):
+            return
+        self._reports.append(event)
+        if self.judge_at is None:
+            self.judge_at = now + self._gather_s
+
+    def forget(self, rank: int) -> None:
+        """A rank that went explains the links that it had."""
+        self._reports = [r for r in self._reports if rank not in (r.rank, r.peer)]
+        if not self._reports:
+            self.judge_at = None
+
+    def clear(self) -> None:
+        """There is a verdict, or a new epoch."""
+        self._reports.clear()
+        self.judge_at = None
+
+    def due(self, now: float) -> list[LinkLost]:
+        """The reports, if they are to be judged now."""
+        return self._reports if self.judge_at is not None and now >= self.judge_at else []
 
 
 def judge(reports: Collection[LinkLost], epoch: int) -> Lost:

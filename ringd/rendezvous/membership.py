@@ -2,19 +2,19 @@
 
 Events go in with the time, instructions come out. Each rank has a seat. A daemon takes it with
 its handshake, says where it listens, and keeps it until it leaves, is lost, or is silent too
-long. When every seat is taken, all are told the members, and again whenever a seat found a new
-daemon. When every seat's daemon has a trainer that waits, the next epoch starts. A trainer that
-attaches while others still run the current epoch waits for the next one, and as all must attach
-anew, no epoch starts before every trainer of the one before has ended.
+long. When every seat is taken, all are told the addresses, and again whenever a seat found a new
+daemon. When every seat's daemon has a trainer that waits, the first epoch starts. A trainer that
+attaches while others run an epoch waits until they ask for the next one (ADR 15), or until all of
+them have ended.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import Any
 
-from ringd.rendezvous.addresses import is_loopback, loopback_text
 from ringd.rendezvous.events import (
     DaemonAdmitted,
     DaemonJoined,
@@ -30,34 +30,27 @@ from ringd.rendezvous.events import (
     Lost,
     OpAnswered,
     OpFailed,
+    ReformWanted,
     Send,
     Tick,
     TrainerAttached,
     TrainerDetached,
 )
-from ringd.rendezvous.inquiries import Inquiries, error_of
-from ringd.rendezvous.link_verdict import judge
+from ringd.rendezvous.link_verdict import GATHER_LINK_REPORTS_S, LinkReports, judge
+from ringd.rendezvous.recovery import Recovery
+from ringd.rendezvous.reforming import Wishes
+from ringd.rendezvous.seats import Seat, obstacle
+from ringd.rendezvous.sentences import Sentences
 
 DEAD_AFTER_S = 3.0
-GATHER_LINK_REPORTS_S = 0.150
-"""How long a report about a link waits for others, and for a sign that the accused is dead."""
-MAX_FAILED_OPS = 4096
-"""Operations whose first error is remembered, so that later ones are not told."""
 MAX_VERDICTS = 16
-ASKED_ABOUT = frozenset({"timeout"})
-"""Errors that only say what one rank saw: all daemons are asked before there is a verdict."""
-
-
-@dataclass(slots=True)
-class _Seat:
-    """One rank's place."""
-
-    peer: str = ""  # "" while it is vacant
-    remote: bool = False
-    daemon: DaemonJoined | None = None
-    heard_at: float = 0.0
-    attempt: int = 0  # of the trainer that waits for the next epoch; 0: none
-    running: bool = False  # its trainer takes part in the current epoch
+TOO_FEW_BACK = (
+    "the rendezvous was lost, and not enough members of the last epoch have come to the one that "
+    "followed it: the others may go on elsewhere without these. Mend the network and connect "
+    "again, or allow it with quorum=any if there can be no other side"
+)
+LAST_CALL_S = 3.0
+"""How long after the last arrival a group that may be smaller waits for others."""
 
 
 class Membership:
@@ -67,6 +60,11 @@ class Membership:
         world_size: how many ranks.
         dead_after_s: a daemon silent for so long is lost.
         gather_s: how long reports of a broken link are gathered.
+        min_size: the first epoch may begin with so many; 0: with all ranks.
+        last_call_s: and does when no other came for so long.
+        majority: an epoch must hold more than half of the members of the one before, and a
+            rendezvous that knows nothing judges only with so many.
+        unreachable: ranks that the successor of a rendezvous has tried in vain.
     """
 
     def __init__(
@@ -75,20 +73,31 @@ class Membership:
         *,
         dead_after_s: float = DEAD_AFTER_S,
         gather_s: float = GATHER_LINK_REPORTS_S,
+        min_size: int = 0,
+        last_call_s: float = LAST_CALL_S,
+        majority: bool = False,
+        unreachable: Set[int] = frozenset(),
     ) -> None:
         self.world_size = world_size
         self.epoch = 0
+        self.members: tuple[int, ...] = ()
+        self._min_size = min_size or world_size
+        self._last_call_s = last_call_s
+        self._majority = majority
         self._dead_after_s = dead_after_s
-        self._gather_s = gather_s
-        self._seats = [_Seat() for _ in range(world_size)]
+        self._seats = [Seat() for _ in range(world_size)]
         self._told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-        self._formed = False  # the members were told, and none has gone since
+        self._met: tuple[int, ...] = ()  # whose addresses all that are here were told
+        self._obstructed: tuple[int, ...] = ()  # they are here, and can't be one group
+        self._came_at = self._attached_at = 0.0  # the last daemon, the last trainer
+        self._left: set[int] = set()  # members that said goodbye
+        self._wishes = Wishes()
+        self._changed = False  # a member asked for the next epoch: this one is over
         self._announced: set[int] = set()  # ranks lost in the current epoch
-        self._reports: list[LinkLost] = []
-        self._judge_at: float | None = None
-        self._failed_ops: dict[tuple[int, int, int], None] = {}
-        self._inquiries = Inquiries()
-        self._n_verdicts = 0
+        self._link_reports = LinkReports(gather_s)
+        self._sentences = Sentences(self.number, self.joined)
+        self._recovery = Recovery(self, dead_after_s, majority=majority, unreachable=unreachable)
+        self.n_verdicts = 0
         self._verdicts: deque[Lost] = deque(maxlen=MAX_VERDICTS)
 
     # Queries
@@ -107,8 +116,17 @@ class Membership:
     def next_deadline(self) -> float | None:
         """When a Tick is due if nothing else happens."""
         times = [seat.heard_at + self._dead_after_s for seat in self._seats if seat.peer]
-        others = (self._judge_at, self._inquiries.next_deadline())
-        times += [due for due in others if due is not None]
+        times += [
+            due
+            for due in (
+                self._link_reports.judge_at,
+                self._sentences.next_deadline(),
+                self._recovery.next_deadline(),
+                self._wishes.next_deadline(),
+                self._last_call(),
+            )
+            if due is not None
+        ]
         return min(times, default=None)
 
     def joined(self) -> tuple[int, ...]:
@@ -116,12 +134,17 @@ class Membership:
         return tuple(r for r, seat in enumerate(self._seats) if seat.daemon is not None)
 
     def attached(self) -> tuple[int, ...]:
-        """Ranks whose trainer waits for the next epoch."""
+        """Ranks whose trainer waits to be let in."""
         return tuple(r for r, seat in enumerate(self._seats) if seat.attempt)
 
     def running(self) -> tuple[int, ...]:
         """Ranks whose trainer takes part in the current epoch."""
         return tuple(r for r, seat in enumerate(self._seats) if seat.running)
+
+    def outnumbered(self) -> bool:
+        """Whether half of the last epoch's members, or more, are not here."""
+        here = sum(self._seats[rank].daemon is not None for rank in self.members)
+        return 0 < len(self.members) >= 2 * here
 
     def status(self) -> dict[str, Any]:
         """A snapshot, as plain data."""
@@ -131,23 +154,10 @@ class Membership:
             "joined": list(self.joined()),
             "attached": list(self.attached()),
             "running": list(self.running()),
-            "daemons": [self._describe(rank) for rank in self.joined()],
+            "members": list(self.members),
+            "daemons": [self._seats[rank].describe() for rank in self.joined()],
+            "recovering": self._recovery.waiting,
             "verdicts": [verdict.to_fields() for verdict in self._verdicts],
-        }
-
-    def _describe(self, rank: int) -> dict[str, Any]:
-        seat = self._seats[rank]
-        daemon = seat.daemon
-        assert daemon is not None
-        trainer = "waiting" if seat.attempt else "running" if seat.running else "none"
-        return {
-            "rank": rank,
-            "address": str(daemon.address),
-            "control_peer": seat.peer,
-            "pid": daemon.pid,
-            "host": daemon.host,
-            "version": daemon.version,
-            "trainer": trainer,
         }
 
     # Events
@@ -158,7 +168,11 @@ class Membership:
             out = self._tick(now)
         else:
             out = self._from_daemon(event, now)
-        return out + self._end_inquiries(now) + self._presence()
+        told, held = self._recovery.advance(now)
+        out += told
+        for waited in held:
+            out += self._from_daemon(waited, now)
+        return [*out, *self._sentences.ended(now), *self._advance(now)]
 
     def _from_daemon(self, event: FromDaemon, now: float) -> list[Instruction]:
         seat = self._seats[event.rank]
@@ -175,15 +189,19 @@ class Membership:
             case DaemonLost():
                 return self._vacate(event.rank, "daemon lost", event.reason)
             case DaemonJoined():
-                return self._join(seat, event)
+                return self._join(seat, event, now)
         if seat.daemon is None:
             return self._drop(event.rank, "it spoke before it joined")
+        if self._recovery.holds(event):
+            return []
         return self._from_joined(seat, event, now)
 
-    def _from_joined(self, seat: _Seat, event: FromDaemon, now: float) -> list[Instruction]:
+    def _from_joined(self, seat: Seat, event: FromDaemon, now: float) -> list[Instruction]:
         match event:
             case TrainerAttached():
-                return self._attach(seat, event)
+                return self._attach(seat, event, now)
+            case ReformWanted():
+                return self._reform(seat, event, now)
             case TrainerDetached():
                 return self._detach(seat, event)
             case LinkLost():
@@ -191,7 +209,7 @@ class Membership:
             case OpFailed():
                 return self._op_failed(event, now)
             case OpAnswered():
-                self._inquiries.answer(event)
+                self._sentences.answer(event)
                 return []
             case LinkWanted():
                 return self._link_wanted(event)
@@ -202,115 +220,203 @@ class Membership:
         for rank, seat in enumerate(self._seats):
             if seat.peer and now >= seat.heard_at + self._dead_after_s:
                 out += self._drop(rank, f"silent for {self._dead_after_s:g} s")
-        if self._judge_at is not None and now >= self._judge_at:
-            out += self._judge_links()
+        if reports := self._link_reports.due(now):
+            out += self._judge_links(reports)
         return out
 
     # Seats
 
-    def _admit(self, seat: _Seat, event: DaemonAdmitted, now: float) -> list[Instruction]:
+    def _admit(self, seat: Seat, event: DaemonAdmitted, now: float) -> list[Instruction]:
         if seat.peer:
             raise ValueError(self.refusal(event.rank))
         seat.peer, seat.remote, seat.heard_at = event.peer, event.remote, now
         return []
 
-    def _join(self, seat: _Seat, event: DaemonJoined) -> list[Instruction]:
+    def _join(self, seat: Seat, event: DaemonJoined, now: float) -> list[Instruction]:
         if seat.daemon is not None:
             return self._drop(event.rank, "it joined twice")
         seat.daemon = event
-        return []
+        self._came_at = now
+        return self._recovery.joined(event, now)
 
     def _drop(self, rank: int, reason: str) -> list[Instruction]:
         return [Drop(rank, reason), *self._vacate(rank, "daemon lost", reason)]
 
     def _vacate(self, rank: int, case: str, detail: str) -> list[Instruction]:
         was_running = self._seats[rank].running
-        self._seats[rank] = _Seat()
-        self._inquiries.gone(rank)
-        self._formed = False
-        self._forget_reports_of(rank)
-        return self._announce(Lost(rank, case, detail, self.epoch)) if was_running else []
+        self._seats[rank] = Seat()
+        self._sentences.gone(rank)
+        self._wishes.forget(rank)
+        self._met = tuple(r for r in self._met if r != rank)
+        self._obstructed = ()
+        self._link_reports.forget(rank)
+        if self._recovery.gone(rank, case, detail) or not was_running:
+            return []
+        return self.announce(Lost(rank, case, detail, self.epoch))
 
-    def _presence(self) -> list[Instruction]:
-        """Tell the members, the start, or who is here, if that changed."""
-        here = (self.joined(), self.attached())
+    def _advance(self, now: float) -> list[Instruction]:
+        """Tell addresses, the start, or who is here, as far as that changed."""
+        return [*self._introduce(now), *self._next_epoch(now), *self._tell_who_waits()]
+
+    def _introduce(self, now: float) -> list[Instruction]:
+        """Tell all who are here each other's addresses, once they are enough."""
+        joined, running = self.joined(), self.running()
+        told = joined in (self._met, self._obstructed) or set(joined) < set(self._met)
+        if told or self._recovery.waiting:
+            return []
+        in_time = now < self._came_at + self._last_call_s
+        few = len(joined) < self._min_size or in_time
+        if len(joined) < self.world_size and not running and few:
+            return []
+        text = obstacle(self._seats)
+        if text is not None:
+            self._obstructed = joined
+            refused = tuple(rank for rank in joined if rank not in running)
+            return [Send(refused, "refused", {"text": text})]
+        self._met = joined
+        daemons = (seat.daemon for seat in self._seats)
+        members = [[d.rank, d.address.host, d.address.port] for d in daemons if d is not None]
+        return [Send(joined, "members", {"members": members})]
+
+    def _last_call(self) -> float | None:
+        """When a group that may be smaller than all begins, if nobody else comes."""
+        if self._min_size == self.world_size or self.running():
+            return None
+        joined = self.joined()
+        if joined not in (self._met, self._obstructed) and len(joined) >= self._min_size:
+            return self._came_at + self._last_call_s
+        if len(self._newcomers()) >= self._min_size:
+            return self._attached_at + self._last_call_s
+        return None
+
+    def _tell_who_waits(self) -> list[Instruction]:
+        joined, attached = here = (self.joined(), self.attached())
         if here == self._told:
             return []
         self._told = here
-        joined, attached = here
-        out: list[Instruction] = []
-        complete = len(joined) == self.world_size
-        if complete and not self._formed:
-            out += self._form()
-        if self._formed and len(attached) == self.world_size:
-            return out + self._start()
-        to = attached if complete else joined
-        if to:
-            out.append(Send(to, "waiting", {"joined": list(joined), "attached": list(attached)}))
-        return out
-
-    def _form(self) -> list[Instruction]:
-        obstacle = self._unreachable() or self._unequal()
-        if obstacle is not None:
-            return [Send(self.joined(), "refused", {"text": obstacle})]
-        self._formed = True
-        daemons = (seat.daemon for seat in self._seats)
-        members = [[d.rank, d.address.host, d.address.port] for d in daemons if d is not None]
-        return [Send(self.joined(), "members", {"members": members})]
-
-    def _unreachable(self) -> str | None:
-        """A rank that advertises loopback while another one sits on another host."""
-        remote = [rank for rank, seat in enumerate(self._seats) if seat.remote]
-        for rank, seat in enumerate(self._seats):
-            others = [r for r in remote if r != rank]
-            if others and seat.daemon is not None and is_loopback(seat.daemon.address.host):
-                other = f"rank {others[0]} (at {self._seats[others[0]].peer})"
-                return loopback_text(rank, seat.daemon.address, other)
-        return None
-
-    def _unequal(self) -> str | None:
-        """A rank whose sizes differ from rank 0's: they would cut a tensor differently."""
-        sizes = [seat.daemon.sizes for seat in self._seats if seat.daemon is not None]
-        for rank, its in enumerate(sizes):
-            if its != sizes[0]:
-                return (
-                    f"rank {rank} has segment_bytes and eager_bytes {list(its)}, rank 0 has "
-                    f"{list(sizes[0])}: set them alike on all ranks"
-                )
-        return None
+        whole = len(joined) == self.world_size
+        to = tuple(sorted({*attached, *self.running()})) if whole else joined
+        fields = {"joined": list(joined), "attached": list(attached)}
+        return [Send(to, "waiting", fields)] if to else []
 
     # Epochs
 
-    def _attach(self, seat: _Seat, event: TrainerAttached) -> list[Instruction]:
+    def _attach(self, seat: Seat, event: TrainerAttached, now: float) -> list[Instruction]:
         if seat.running or seat.attempt:
             return self._drop(event.rank, "it attached a second trainer")
         seat.attempt = event.attempt
+        self._attached_at = now
+        self._obstructed = ()  # it is to hear of the obstacle, too
         return []
 
-    def _start(self) -> list[Instruction]:
-        self.epoch += 1
-        self._announced.clear()
-        self._failed_ops.clear()
-        self._inquiries.clear()
-        out: list[Instruction] = []
-        for rank, seat in enumerate(self._seats):
-            fields = {"epoch": self.epoch, "attempt": seat.attempt}
-            out.append(Send((rank,), "start", fields))
-            seat.attempt, seat.running = 0, True
-        self._told = (self.joined(), ())
+    def _reform(self, seat: Seat, event: ReformWanted, now: float) -> list[Instruction]:
+        if not seat.running:  # the others went on without it: it comes as a new one
+            return self._attach(seat, TrainerAttached(event.rank, event.attempt), now)
+        if event.epoch != self.epoch or event.rank in self._wishes.asked:
+            return self._drop(event.rank, "it asked for the next epoch out of its turn")
+        self._wishes.add(event, now)
+        if self._changed:
+            return []
+        self._changed = True
+        to = tuple(rank for rank in self.running() if rank != event.rank)
+        fields = {"epoch": self.epoch, "rank": event.rank}
+        return [Send(to, "changed", fields)] if to else []
+
+    def _newcomers(self) -> tuple[int, ...]:
+        """Trainers that may be let in."""
+        return tuple(rank for rank in self.attached() if rank in self._met)
+
+    def _next_epoch(self, now: float) -> list[Instruction]:
+        if self._recovery.waiting:
+            return self._refuse(self._wishes.overdue(now), TOO_FEW_BACK)
+        new = self._newcomers()
+        if not self.running():
+            in_time = now < self._attached_at + self._last_call_s
+            if len(new) < self._min_size or (len(new) < self.world_size and in_time):
+                return []
+            return self._start(new, None)
+        wishes = self._wishes
+        due = wishes.next_deadline()
+        late = [rank for rank in self.running() if rank not in wishes.asked]
+        if due is None or (late and now < due):
+            return []
+        choice = wishes.choose(self.members, self._left, new, majority=self._majority)
+        if not choice.members and not choice.final and now < due:
+            return []
+        if choice.cut_off and now < due and self._any_silent(choice.members):
+            return []
+        others = ", ".join(map(str, choice.members)) or "the others"
+        out = self._refuse(
+            choice.cut_off,
+            f"the links between this side and {others} are down, and that side goes on. Mend the "
+            "network and connect again",
+        )
+        if choice.members:
+            for rank in (*late, *choice.cut_off):
+                self._seats[rank].running = False
+            history = wishes.history(self.epoch, self.members, choice.members)
+            return out + self._start(choice.members, history)
+        out += self._refuse(list(wishes.asked), choice.obstacle, quorum=choice.final)
+        wishes.clear()
         return out
 
-    def _detach(self, seat: _Seat, event: TrainerDetached) -> list[Instruction]:
+    def _any_silent(self, ranks: Sequence[int]) -> bool:
+        """Whether one of ``ranks`` may be dead, and therefore out of its peers' reach: nobody is
+        left out in its favour."""
+        told_at = self._wishes.cut_told_at
+        return any(self._seats[rank].heard_at <= told_at for rank in ranks)
+
+    def _refuse(self, ranks: Sequence[int], text: str, *, quorum: bool = True) -> list[Instruction]:
+        """Tell those of ``ranks`` that asked for the next epoch that they can't be in one."""
+        missing = [rank for rank in self.members if rank not in ranks]
+        facts = {"epoch": self.epoch, "here": list(ranks), "missing": missing}
+        refusals = self._wishes.refusals(ranks, text, quorum=quorum, facts=facts)
+        for rank in ranks:
+            self._wishes.forget(rank)
+        return [*refusals]
+
+    def _begin(self, epoch: int, members: tuple[int, ...]) -> None:
+        self.epoch, self.members = epoch, members
+        self._announced.clear()
+        self._sentences.clear()
+        self._left.clear()
+        self._link_reports.clear()
+        self._changed = False
+
+    def _start(self, members: Sequence[int], history: dict[str, Any] | None) -> list[Instruction]:
+        """The next epoch begins: ``members`` are its seats, in order."""
+        self._begin(max(self.epoch, self._recovery.highest) + 1, tuple(members))
+        out: list[Instruction] = []
+        for rank in members:
+            seat, wish = self._seats[rank], self._wishes.asked.get(rank)
+            fields = {
+                "epoch": self.epoch,
+                "attempt": seat.attempt if wish is None else wish.attempt,
+                "members": list(members),
+                "last": history,
+            }
+            out.append(Send((rank,), "start", fields))
+            seat.attempt, seat.running = 0, True
+        self._wishes.clear()
+        self._told = (self.joined(), self.attached())
+        return out
+
+    def _detach(self, seat: Seat, event: TrainerDetached) -> list[Instruction]:
         if seat.attempt:
             seat.attempt = 0
             return []
         gave_up = event.how == "gave_up"
+        asked = event.rank in self._wishes.asked
+        self._wishes.forget(event.rank)
+        if gave_up and asked and event.epoch == self.epoch:
+            return []  # it may ask again
         if not seat.running or (event.epoch != self.epoch and not gave_up):
             return []
         crossed = event.epoch != self.epoch  # the start, on its way: the trainer called nothing
         seat.running = False
         if gave_up or event.how == "goodbye":
-            self._forget_reports_of(event.rank)
+            self._left.add(event.rank)
+            self._link_reports.forget(event.rank)
             next_seq, groups = (0, ()) if crossed else (event.next_seq, event.groups)
             fields = {
                 "rank": event.rank,
@@ -319,18 +425,38 @@ class Membership:
                 "groups": [list(pair) for pair in groups],
             }
             return self._broadcast("left", fields, but=event.rank)
-        return self._announce(Lost(event.rank, f"trainer {event.how}", event.detail, self.epoch))
+        how = f"trainer {event.how}"
+        return self.announce(Lost(event.rank, how, event.detail, self.epoch, raised=event.raised))
 
-    def _announce(self, lost: Lost) -> list[Instruction]:
+    def announce(self, lost: Lost) -> list[Instruction]:
         """Tell all but the lost rank, once; what else is reported of links adds nothing then."""
         if lost.rank in self._announced:
             return []
         self._announced.add(lost.rank)
-        lost = replace(lost, number=self._number())
+        if not lost.number:
+            lost = replace(lost, number=self.number())
         self._verdicts.append(lost)
-        self._reports.clear()
-        self._judge_at = None
+        self._link_reports.clear()
         return self._broadcast("lost", lost.to_fields(), but=lost.rank)
+
+    # What recovery needs
+
+    def take_over(self, epoch: int, members: tuple[int, ...]) -> None:
+        """This epoch runs, and nothing of it is known yet; nobody counts as running."""
+        self._begin(epoch, members)
+        for seat in self._seats:
+            seat.running = False
+        for rank, wish in self._wishes.asked.items():  # of an older epoch: it comes as a new one
+            self._seats[rank].attempt = wish.attempt
+        self._wishes.clear()
+
+    def take_part(self, rank: int) -> None:
+        """The trainer of ``rank`` takes part in the epoch."""
+        self._seats[rank].running = True
+
+    def verdicts_on(self, epoch: int) -> list[Lost]:
+        """Why that epoch is over, as far as it is remembered."""
+        return [verdict for verdict in self._verdicts if verdict.epoch == epoch]
 
     # Links
 
@@ -340,23 +466,13 @@ class Membership:
             return []
         if not (self._seats[event.rank].running and self._seats[event.peer].running):
             return []
-        if any((r.rank, r.peer) == (event.rank, event.peer) for r in self._reports):
-            return []
-        self._reports.append(event)
-        if self._judge_at is None:
-            self._judge_at = now + self._gather_s
+        self._link_reports.add(event, now)
         return []
 
-    def _forget_reports_of(self, rank: int) -> None:
-        """A rank that went explains the links that it had."""
-        self._reports = [r for r in self._reports if rank not in (r.rank, r.peer)]
-        if not self._reports:
-            self._judge_at = None
-
-    def _judge_links(self) -> list[Instruction]:
-        lost = judge(self._reports, self.epoch)
+    def _judge_links(self, reports: Sequence[LinkLost]) -> list[Instruction]:
+        lost = judge(reports, self.epoch)
         # The accused lives, and its epoch is over too: it is told like the others.
-        told = self._announce(lost)
+        told = self.announce(lost)
         return [*told, *(Send((lost.rank,), s.type, s.fields) for s in told if isinstance(s, Send))]
 
     def _link_wanted(self, event: LinkWanted) -> list[Instruction]:
@@ -374,45 +490,12 @@ class Membership:
         known = event.rank in members and max(members) < self.world_size
         if not known or len(members) < len(event.members):
             return self._drop(event.rank, "it reports on a group that can't be its own")
-        op = event.key
-        if event.epoch != self.epoch or op in self._failed_ops:
-            return []
-        if len(self._failed_ops) >= MAX_FAILED_OPS:
-            del self._failed_ops[next(iter(self._failed_ops))]
-        self._failed_ops[op] = None
-        if event.error.get("code") in ASKED_ABOUT:
-            asked = self._inquiries.begin(event, self.joined(), now)
-            if asked is not None:
-                return [asked]
-        error = dict(event.error)
-        fields = error.get("fields")
-        fields = fields if isinstance(fields, dict) else {}
-        # One that quotes an earlier operation's is that verdict.
-        error["fields"] = {**fields, "verdict": fields.get("verdict") or self._number()}
-        return self._sentence(event, error)
+        return [*self._sentences.report(event, now)] if event.epoch == self.epoch else []
 
-    def _end_inquiries(self, now: float) -> list[Instruction]:
-        out: list[Instruction] = []
-        for inquiry in self._inquiries.ended(now):
-            error = error_of(inquiry.first, inquiry.judge(), self._number())
-            out += self._sentence(inquiry.first, error)
-        return out
-
-    def _sentence(self, event: OpFailed, error: dict[str, Any]) -> list[Instruction]:
-        """Tell everybody how an operation ended, who reported it too."""
-        fields = {
-            "epoch": event.epoch,
-            "group": event.group,
-            "lowest": event.lowest,
-            "seq": event.seq,
-            "error": error,
-        }
-        return [Send(self.joined(), "abort", fields)]
-
-    def _number(self) -> str:
+    def number(self) -> str:
         """The id of the next verdict."""
-        self._n_verdicts += 1
-        return f"{self.epoch}.{self._n_verdicts}"
+        self.n_verdicts += 1
+        return f"{self.epoch}.{self.n_verdicts}"
 
     def _broadcast(self, kind: str, fields: dict[str, Any], *, but: int) -> list[Instruction]:
         to = tuple(rank for rank in self.joined() if rank != but)

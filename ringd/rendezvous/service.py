@@ -20,18 +20,22 @@ from ringd.rendezvous.events import (
     DaemonLost,
     Drop,
     Event,
+    Heartbeat,
     Instruction,
     Send,
     Tick,
 )
 from ringd.rendezvous.intake import event_of
-from ringd.rendezvous.membership import DEAD_AFTER_S, GATHER_LINK_REPORTS_S, Membership
+from ringd.rendezvous.link_verdict import GATHER_LINK_REPORTS_S
+from ringd.rendezvous.membership import DEAD_AFTER_S, LAST_CALL_S, Membership
+from ringd.rendezvous.observer import Standing
 from ringd.rendezvous.reports import ReportRound
 from ringd.transport.base import Address, Channel, Listener, Transport
 from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
 from ringd.transport.handshaking import (
     HANDSHAKE_TIMEOUT_S,
     MAX_PENDING,
+    Door,
     Reception,
     fresh_nonce,
 )
@@ -43,14 +47,21 @@ _LATE_S = 0.5
 """A timer later than this means that our own loop was held up: what came in meanwhile is read
 before anybody is called silent."""
 _CATCH_UP_S = 0.05
+_HEARTBEAT = message("heartbeat")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """The service's bounds, in seconds and in connections."""
+    """The service's bounds, in seconds and in connections.
+
+    ``min_size``, ``last_call_s`` and ``majority`` are those of the membership.
+    """
 
     dead_after_s: float = DEAD_AFTER_S
     gather_link_reports_s: float = GATHER_LINK_REPORTS_S
+    min_size: int = 0
+    last_call_s: float = LAST_CALL_S
+    majority: bool = False
     status_timeout_s: float = 2.0
     handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
     max_pending: int = MAX_PENDING
@@ -65,6 +76,8 @@ class RendezvousService:
         log: where joins, losses and refusals are told.
         settings: bounds.
         make_nonce: the source of handshake nonces.
+        seat: the rank of the daemon that holds it; None: it is a process of its own.
+        unreachable: ranks that the successor of a rendezvous has tried in vain.
 
     Raises:
         ValueError: the credentials are not a rendezvous'.
@@ -78,6 +91,8 @@ class RendezvousService:
         log: logging.Logger,
         settings: ServiceSettings | None = None,
         make_nonce: Callable[[], bytes] = fresh_nonce,
+        seat: int | None = None,
+        unreachable: frozenset[int] = frozenset(),
     ) -> None:
         if credentials.role != RENDEZVOUS or credentials.rank != -1 or credentials.world_size < 1:
             raise ValueError("a rendezvous has its own role, rank -1, and a world size from 1 on")
@@ -88,10 +103,16 @@ class RendezvousService:
             credentials.world_size,
             dead_after_s=self._settings.dead_after_s,
             gather_s=self._settings.gather_link_reports_s,
+            min_size=self._settings.min_size,
+            last_call_s=self._settings.last_call_s,
+            majority=self._settings.majority,
+            unreachable=unreachable,
         )
+        self._seat = seat
+        self.door = Door(credentials, frozenset({DAEMON, OBSERVER}), self._admit, self._establish)
         self._reception = Reception(
             credentials,
-            roles=frozenset({DAEMON, OBSERVER}),
+            roles=self.door.roles,
             admit=self._admit,
             establish=self._establish,
             log=log,
@@ -100,6 +121,7 @@ class RendezvousService:
             max_pending=self._settings.max_pending,
         )
         self._listener: Listener | None = None
+        self._stopped = False
         self._daemons: dict[int, Connection] = {}
         self._observers: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -128,6 +150,7 @@ class RendezvousService:
 
     async def stop(self) -> None:
         """Stop listening and end every connection; the daemons see that. May be called twice."""
+        self._stopped = True
         if self._listener is not None:
             self._listener.close()
             self._listener = None
@@ -149,6 +172,17 @@ class RendezvousService:
     def status(self) -> dict[str, Any]:
         """The membership's snapshot."""
         return self._membership.status()
+
+    def standing(self) -> Standing:
+        """What another rendezvous of this job has to know, should there be one."""
+        membership = self._membership
+        seat = -1 if self._seat is None else self._seat
+        return Standing(not membership.outnumbered(), membership.epoch, seat)
+
+    def retire(self, rank: int) -> None:
+        """The daemon that holds this rendezvous ends on purpose: the others are to hear it."""
+        if rank in self._daemons:
+            self.daemon_left(rank)
 
     # Connections
 
@@ -217,7 +251,10 @@ class RendezvousService:
             self._daemon_gone(instruction.rank)
             return
         self._log_telling(instruction)
-        frame = message(instruction.type, **instruction.fields)
+        fields = instruction.fields
+        if instruction.type == "members":
+            fields = {**fields, "embedded": self._seat}
+        frame = message(instruction.type, **fields)
         for rank in instruction.to:
             connection = self._daemons.get(rank)
             if connection is not None:
@@ -226,8 +263,11 @@ class RendezvousService:
     def _log_telling(self, send: Send) -> None:
         if send.type == "members":
             self._log.info("all %d daemons are here", len(send.to))
-        elif send.type == "start" and send.to == (0,):
-            self._log.info("epoch %d starts", send.fields["epoch"])
+        elif send.type == "start" and send.to[0] == send.fields["members"][0]:
+            ranks = ", ".join(map(str, send.fields["members"]))
+            self._log.info("epoch %d starts, with ranks %s", send.fields["epoch"], ranks)
+        elif send.type == "changed":
+            self._log.info("epoch %(epoch)d is over: rank %(rank)d asked for the next", send.fields)
         elif send.type == "lost":
             # Only the first says why; the others mostly follow from it.
             level = logging.WARNING if send.fields["epoch"] > self._epoch_over else logging.INFO
@@ -240,7 +280,7 @@ class RendezvousService:
 
     def _set_alarm(self) -> None:
         due = self._membership.next_deadline()
-        if due is None or self._listener is None:
+        if due is None or self._stopped:
             return
         if self._timer is not None:
             if self._alarm_at <= due:  # an early Tick does no harm, and sets the next alarm
@@ -325,6 +365,8 @@ class _DaemonConversation(FrameCollector):
             event = event_of(self._rank, name, fields)
             if event is None:
                 raise FrameError(f"unknown message {name[:32]!r} from a daemon")
+            if isinstance(event, Heartbeat):
+                self._connection.send_frame(_HEARTBEAT)
             self._service.take(event)
 
     def on_closed(self, error: BaseException | None) -> None:
@@ -340,6 +382,10 @@ class _ObserverConversation(FrameCollector):
 
     def on_message(self, kind: int, header: Any) -> None:
         name, fields = read(kind, header)
+        if name == "standing":
+            standing = self._service.standing()
+            self._connection.send_frame(message("standing", **standing.to_fields()))
+            return
         if name != "status":
             raise FrameError(f"an observer may not send {name[:32]!r}")
         self._service.status_wanted(self._connection, field(fields, "request", int))

@@ -58,6 +58,7 @@ class Answer:
     Attributes:
         state: "absent": its trainer has not made the call.
         entered_s: how long ago it made it.
+        idle_s: of an absent rank, for how long it has not been in any call.
         flows: by rank of the world.
         trainer: "running", "sleeping", "stopped", "gone", "none" or "unknown".
         stack: of an absent rank's trainer, innermost frame first.
@@ -67,6 +68,7 @@ class Answer:
     rank: int
     state: State
     entered_s: float = 0.0
+    idle_s: float = math.inf
     waiting_on: tuple[int, ...] = ()
     bytes_done: int = 0
     bytes_total: int = 0
@@ -108,7 +110,8 @@ def judge(answers: Mapping[int, Answer], members: Collection[int], seq: int) -> 
     if roots:  # then others that are missing too are named as well, waited for or not
         mute = tuple(rank for rank in sorted(members) if rank not in answers)
         absent = tuple(r for r in sorted(members) if r in answers and _is_absent(answers[r]))
-        return _of_ranks(answers, mute, absent, seq)
+        to_blame = tuple(rank for rank in absent if not _was_kept(answers[rank], answers))
+        return _of_ranks(answers, mute, to_blame if mute or to_blame else absent, seq)
     late = _late(answers)
     if late:
         return _entered_late(answers, late)
@@ -117,6 +120,13 @@ def judge(answers: Mapping[int, Answer], members: Collection[int], seq: int) -> 
 
 def _is_absent(answer: Answer) -> bool:
     return answer.state == "absent"
+
+
+def _was_kept(absent: Answer, answers: Mapping[int, Answer]) -> bool:
+    """Whether an absent rank was in another call for most of the time that the others have waited:
+    what holds that one up, or did until just now, holds up this one too."""
+    longest = max((a.entered_s for a in answers.values() if a.state == "waiting"), default=0.0)
+    return absent.idle_s < longest * LATE_SHARE
 
 
 def _roots(answers: Mapping[int, Answer], members: Collection[int]) -> tuple[int, ...]:

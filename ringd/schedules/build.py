@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from ringd.schedules import (
-    barrier,
     chain,
     direct,
     doubling,
     exchange,
-    new_group,
     pairwise,
     ring,
+    tiny,
     tree,
 )
 from ringd.schedules.model import Schedule
 from ringd.vocabulary import REDUCING, ROOTED
 
 _Builder = Callable[..., Schedule]
+_TINY = ("barrier", "agree", "new_group")
 
 _BUILDERS: dict[tuple[str, str], _Builder] = {
     ("all_reduce", "ring"): ring.all_reduce,
@@ -44,10 +44,8 @@ _BUILDERS: dict[tuple[str, str], _Builder] = {
     ("all_to_all", "direct"): direct.all_to_all,
     ("broadcast", "tree"): tree.broadcast,
     ("broadcast", "chain"): chain.broadcast,
-    ("barrier", "exchange"): barrier.exchange,
-    ("barrier", "tree"): barrier.tree,
-    ("new_group", "exchange"): new_group.exchange,
-    ("new_group", "tree"): new_group.tree,
+    **{(word, "exchange"): partial(tiny.exchange, collective=word) for word in _TINY},
+    **{(word, "tree"): partial(tiny.tree, collective=word) for word in _TINY},
 }
 _SENDS_PARTIAL_SUMS = frozenset({"ring", "tree", "chain", "recursive_doubling", "halving_doubling"})
 

@@ -323,6 +323,8 @@ _COSTS: dict[tuple[str, str], _Cost] = {
     ),
     ("barrier", "exchange"): _EXCHANGE,
     ("barrier", "tree"): _TREE,
+    ("agree", "exchange"): _EXCHANGE,
+    ("agree", "tree"): _TREE,
     ("new_group", "exchange"): _EXCHANGE,
     ("new_group", "tree"): _TREE,
 }

@@ -6,7 +6,7 @@ The table of :mod:`ringd.schedules.model` as functions; the proof goes by them.
 from __future__ import annotations
 
 from ringd.schedules.model import Schedule
-from ringd.vocabulary import IN_PARTS, REDUCING
+from ringd.vocabulary import FOLDING, IN_PARTS
 
 _AT_ROOT_ONLY = frozenset({"reduce", "gather"})
 _ONE_EACH = frozenset({"reduce_scatter", "scatter"})
@@ -17,7 +17,7 @@ def is_reducing(collective: str) -> bool:
 
     A barrier counts: nobody may pass before every rank has contributed.
     """
-    return collective in REDUCING or collective in ("barrier", "new_group")
+    return collective in FOLDING or collective == "barrier"
 
 
 def chunks_due(collective: str, world_size: int) -> int | None:

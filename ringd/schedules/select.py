@@ -107,7 +107,7 @@ def choose(spec: OpSpec, world_size: int, *, thresholds: Thresholds = DEFAULT_TH
             return _through_root(spec, world_size, thresholds)
         case "all_to_all":
             return _all_to_all(spec, world_size, thresholds)
-        case "barrier":
+        case "barrier" | "agree":
             fewest_messages = world_size > 2 and thresholds.tree_first_bytes >= 0
             all_to_all = world_size <= thresholds.direct_max_world and not fewest_messages
             return "exchange" if all_to_all else "tree"

@@ -18,6 +18,7 @@ from ringd.vocabulary import (
     ALGORITHMS,
     ANY_SOURCE,
     DETERMINISTIC_ALGORITHMS,
+    FOLDING,
     IN_PARTS,
     RECV,
     REDUCING,
@@ -25,6 +26,7 @@ from ringd.vocabulary import (
     SEND,
     Collective,
     OpSpec,
+    agree_spec,
     reductions,
 )
 
@@ -107,7 +109,7 @@ class Call:
         inputs = [self.input(r) for r in range(n)]
         if kind == Collective.BROADCAST.value:
             return inputs[self.spec.root]
-        if kind in REDUCING:
+        if kind in FOLDING:
             return self._reduced(inputs, rank)
         if kind == Collective.ALL_TO_ALL.value:
             blocks = [_cut(inputs[r], self._outgoing(r))[rank] for r in range(n)]
@@ -208,6 +210,8 @@ def draw_call(rng: random.Random, members: tuple[int, ...], salt: int) -> Call:
     algorithm = rng.choice(ALGORITHMS[collective])
     if collective == Collective.BARRIER.value:
         return Call(OpSpec(collective, "", "", (), algorithm=algorithm), salt, members)
+    if collective == Collective.AGREE.value:
+        return Call(agree_spec(0), salt, members)
     dtype = rng.choice(DTYPES)
     spec = OpSpec(
         collective,

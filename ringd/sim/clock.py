@@ -95,6 +95,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         unhandled: one line for each exception that reached the loop's exception handler
             (a callback raised, a failed task was never awaited); a sound run has none.
         diagnose: functions whose text is added to StandStill and LimitReached.
+        on_step: told the time and how many callbacks are ready, at each iteration.
     """
 
     _scheduled: list[asyncio.TimerHandle]
@@ -116,6 +117,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.steps = 0
         self.unhandled: list[str] = []
         self.diagnose: list[Callable[[], str]] = []
+        self.on_step: Callable[[float, int], None] | None = None
         super().__init__()
         self._selector = _Clock(self)
         self._set_time(start_s)
@@ -140,9 +142,12 @@ class VirtualLoop(base_events.BaseEventLoop):
         if self.steps > self._step_limit:
             told, self._step_limit = self._step_limit, self.steps + int(self._step_limit * _GRACE)
             raise LimitReached(f"more than {told} steps\n{self.report()}")
-        if not jump:
-            return
-        when = self._scheduled[0].when()
+        if jump:
+            self._jump(self._scheduled[0].when())
+        if self.on_step is not None:
+            self.on_step(self._now, len(self._ready))
+
+    def _jump(self, when: float) -> None:
         if when > self._end_s:
             told_s, self._end_s = self._end_s, max(self._end_s, self._now) + self._grace_s
             raise LimitReached(
@@ -154,6 +159,10 @@ class VirtualLoop(base_events.BaseEventLoop):
     def stand_still(self) -> NoReturn:
         """Raise StandStill with what waits and where."""
         raise StandStill(f"nothing is ready and no timer is set\n{self.report()}")
+
+    def timers(self) -> list[str]:
+        """What is set to run at a later time, as text."""
+        return [repr(handle) for handle in self._scheduled if not handle.cancelled()]
 
     def report(self) -> str:
         """The time, the pending tasks with the place where each waits, and what else is known."""

@@ -7,16 +7,21 @@ from collections.abc import Sequence
 from ringd.engine.engine import Engine
 from ringd.errors import RingdError
 
+LEFT = "it left the job"
+
 
 def disagreement(errors: Sequence[RingdError]) -> str | None:
     """What differs between the errors with which ranks ended one operation; None: nothing.
 
     A verdict is one: its id, its culprits, and its text but for the last sentence, which is the
-    rank's own. A rank that has no verdict says that its view is partial.
+    rank's own. A rank that has no verdict says that its view is partial. Of a goodbye all know
+    first-hand, and no verdict is needed.
     """
     told = set()
     for error in errors:
         fields = error.fields
+        if fields.get("case") == LEFT:
+            continue
         verdict = fields.get("verdict")
         if bool(verdict) == bool(fields.get("partial")):
             return f"verdict {verdict!r}, but partial is {fields.get('partial')}: {error}"

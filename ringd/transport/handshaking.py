@@ -10,12 +10,14 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from ringd.errors import HandshakeRefusedError
 from ringd.transport.base import Address, Channel
 from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
-from ringd.wire.frame import MAGIC, VERSION, FrameError, Limits
+from ringd.wire.frame import MAGIC, VERSION, FrameError, Kind, Limits
 from ringd.wire.handshake import (
     NONCE_BYTES,
     Acceptor,
@@ -113,6 +115,27 @@ async def _run(
         raise
 
 
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Who may come, as whom they are received, and what becomes of them.
+
+    Attributes:
+        credentials: who we are to them.
+        roles: the roles that may come here.
+        admit: has the last word about a peer that proved the secret.
+        establish: makes the final handler of a connection.
+    """
+
+    credentials: Credentials
+    roles: frozenset[str]
+    admit: Admission
+    establish: Establish
+
+    def acceptor(self, nonce: bytes) -> Acceptor:
+        """Our side of a handshake at this door."""
+        return Acceptor(self.credentials, roles=self.roles, admit=self.admit, nonce=nonce)
+
+
 class Reception:
     """Takes a listener's channels through the handshake; a bounded number of them at once.
 
@@ -124,6 +147,7 @@ class Reception:
         admit: has the last word about a peer that proved the secret.
         establish: makes the final handler of a connection.
         log: where refusals are told.
+        second: asked for each channel: the door for other roles, if there is one now.
     """
 
     def __init__(
@@ -137,11 +161,10 @@ class Reception:
         make_nonce: Callable[[], bytes] = fresh_nonce,
         timeout_s: float = HANDSHAKE_TIMEOUT_S,
         max_pending: int = MAX_PENDING,
+        second: Callable[[], Door | None] = lambda: None,
     ) -> None:
-        self._credentials = credentials
-        self._roles = roles
-        self._admit = admit
-        self._establish = establish
+        self._door = Door(credentials, roles, admit, establish)
+        self._second = second
         self._log = log
         self._make_nonce = make_nonce
         self._timeout_s = timeout_s
@@ -163,11 +186,15 @@ class Reception:
             oldest.fail(ConnectionAbortedError(text))
             self._pending.pop(oldest, None)
         loop = asyncio.get_running_loop()
-        machine = Acceptor(
-            self._credentials, roles=self._roles, admit=self._admit, nonce=self._make_nonce()
-        )
         until = loop.time() + self._timeout_s
-        opening = _Opening(loop, channel, machine, self._establish, until=until)
+        second, nonce = self._second(), self._make_nonce()
+        if second is None:
+            machine: _Machine = self._door.acceptor(nonce)
+            opening = _Opening(loop, channel, machine, self._door.establish, until=until)
+        else:
+            machine = _TwoDoors(self._door.acceptor(nonce), second.roles, second.acceptor(nonce))
+            establish = partial(_establish_at, self._door, second)
+            opening = _Opening(loop, channel, machine, establish, until=until)
         self._pending[opening] = None
         opening.outcome.add_done_callback(lambda outcome: self._ended(opening, outcome))
 
@@ -207,6 +234,36 @@ class _Machine(Protocol):
     def begin(self) -> bytes: ...
     def receive(self, kind: int, header: Any) -> Reply: ...
     def refuse(self, reason: str, text: str) -> Reply: ...
+
+
+class _TwoDoors:
+    """An acceptor that is one of two, by the role that the dialer says it has."""
+
+    def __init__(self, first: Acceptor, roles: frozenset[str], second: Acceptor) -> None:
+        self._machine = first
+        self._roles = roles
+        self._second = second
+        self._begun = False
+
+    def begin(self) -> bytes:
+        return b""
+
+    def receive(self, kind: int, header: Any) -> Reply:
+        role = header.get("role") if kind == Kind.HELLO and isinstance(header, dict) else None
+        if isinstance(role, str) and role in self._roles and not self._begun:
+            self._machine = self._second
+        self._begun = True
+        return self._machine.receive(kind, header)
+
+    def refuse(self, reason: str, text: str) -> Reply:
+        return self._machine.refuse(reason, text)
+
+
+def _establish_at(
+    first: Door, second: Door, connection: Connection, peer: Identity
+) -> tuple[ConnectionHandler, Limits]:
+    door = second if peer.role in second.roles else first
+    return door.establish(connection, peer)
 
 
 class _Opening(FrameCollector):

@@ -136,7 +136,9 @@ class MemoryNetwork:
         self._pipes: dict[Pipe, None] = {}
         self._ports: dict[tuple[str, int], Iterator[int]] = {}
         self._cuts: set[tuple[str, str]] = set()
+        self._clogs: set[tuple[str, str]] = set()
         self._delays_s: dict[tuple[str, str], float] = {}
+        self._fuses: dict[tuple[str, str], int] = {}
         self._refusing: set[tuple[str, int]] = set()
         self._watchers: list[asyncio.Future[None]] = []
 
@@ -161,6 +163,10 @@ class MemoryNetwork:
             and end.local.host == host
             and peer in (None, end.peer.host)
         ]
+
+    def open_channels(self) -> list[str]:
+        """Labels of the pipes of living hosts that something may still come through."""
+        return [pipe.label for pipe in self._pipes if pipe.source.host.alive and not pipe.idle]
 
     async def connect(self, host: Host, address: Address) -> MemoryChannel:
         """The handshake of ``dial``, without its deadline."""
@@ -241,6 +247,18 @@ class MemoryNetwork:
         """Whether the host has a kernel that sends and repeats; an unknown one's refuses."""
         return host not in self._hosts or self._hosts[host].reachable
 
+    def is_clogged(self, source: str, target: str) -> bool:
+        """Whether the path takes nothing."""
+        return (source, target) in self._clogs
+
+    def burn(self, path: tuple[str, str], count: int) -> None:
+        """So many bytes went on their way: a fuse on the path is so much shorter."""
+        if path in self._fuses:
+            self._fuses[path] -= count
+            if self._fuses[path] <= 0:
+                del self._fuses[path]
+                self.loop.call_soon(self.reset, path)
+
     def note(self, event: str, *facts: str | int | float) -> None:
         """Add an event to the trace."""
         if self.trace is not None:
@@ -249,6 +267,7 @@ class MemoryNetwork:
     def describe(self) -> str:
         """Faults in force and pipes that hold bytes, for a report of a stand-still."""
         lines = [f"cut {source} to {target}" for source, target in sorted(self._cuts)]
+        lines += [f"clogged {source} to {target}" for source, target in sorted(self._clogs)]
         lines += [f"host {host.name} is dead" for host in self._hosts.values() if not host.alive]
         lines += [f"host {h.name} is stalled" for h in self._hosts.values() if not h.running]
         lines += [str(pipe) for pipe in self._pipes if pipe.busy]
@@ -267,6 +286,23 @@ class MemoryNetwork:
         self.note("heal", source, target, "both" if both else "one way")
         self._kick({source, target})
 
+    def clog(self, source: str, target: str, *, both: bool = False) -> None:
+        """The path takes nothing more until ``unclog``; what it took arrives. Senders back up."""
+        self._clogs.update(_paths(source, target, both))
+        self.note("clog", source, target, "both" if both else "one way")
+
+    def unclog(self, source: str, target: str) -> None:
+        """Undo ``clog``, both ways."""
+        self._clogs.difference_update(_paths(source, target, both=True))
+        self.note("unclog", source, target)
+        self._kick({source, target})
+
+    def slow(self, host: str, pause_s: float, most_bytes: int = 0) -> None:
+        """The host reads at most so much at once, and again after a pause; (host, 0) undoes it."""
+        reader = self._hosts[host]
+        reader.read_pause_s, reader.read_bytes = pause_s, most_bytes
+        self.note("slow", host, pause_s, most_bytes)
+
     def delay(self, source: str, target: str, delay_s: float, *, both: bool = True) -> None:
         """What is sent from now on takes ``delay_s`` longer; 0 undoes it."""
         for path in _paths(source, target, both):
@@ -280,6 +316,11 @@ class MemoryNetwork:
             self.note("break", channel.outward.label)
             channel.outward.break_off()
             channel.inward.break_off()
+
+    def fuse(self, source: str, target: str, after_bytes: int) -> None:
+        """Reset all between two hosts when so many more bytes went from one to the other."""
+        self._fuses[source, target] = after_bytes
+        self.note("fuse", source, target, after_bytes)
 
     def crash(self, host: str, how: Death = "reset") -> None:
         """The host dies: no callback into it any more, its listeners are gone, peers see ``how``.
@@ -315,6 +356,19 @@ class MemoryNetwork:
         """Dials to that port are refused though something may listen; False undoes it."""
         (self._refusing.add if refused else self._refusing.discard)((host, port))
         self.note("refuse port" if refused else "accept port", host, port)
+
+    def lift(self) -> None:
+        """Undo every fault but crashes: cuts, clogs, delays, stalls, slow readers, refusals."""
+        self._cuts.clear()
+        self._clogs.clear()
+        self._delays_s.clear()
+        self._fuses.clear()
+        self._refusing.clear()
+        for host in self._hosts.values():
+            host.read_pause_s, host.read_bytes = 0.0, 0
+            if not host.running:
+                self.resume(host.name)
+        self._kick(set(self._hosts))
 
     def _kick(self, hosts: set[str]) -> None:
         for pipe in list(self._pipes):

@@ -41,6 +41,10 @@ class Host:
     running: bool = True
     reachable: bool = True
     """Whether a kernel answers for it, be it with a reset."""
+    read_pause_s: float = 0.0
+    """A slow reader: how long it takes until it reads again,"""
+    read_bytes: int = 0
+    """and at most how much at once; 0 is all."""
     listeners: dict[int, MemoryListener] = field(default_factory=dict)
     parked: list[Callable[[], None]] = field(default_factory=list)
     """Accepts that wait for a stalled host to go on."""
@@ -73,7 +77,8 @@ class Pipe:
     @property
     def room_bytes(self) -> int:
         """How much it takes now."""
-        return self._size_bytes - self._held_bytes
+        clogged = self._network.is_clogged(*self.path)
+        return 0 if clogged else self._size_bytes - self._held_bytes
 
     @property
     def busy(self) -> bool:
@@ -92,6 +97,7 @@ class Pipe:
         if isinstance(item, bytes):
             self._held_bytes += len(item)
             self._network.note("take", self.label, len(item))
+            self._network.burn(self.path, len(item))
         else:
             self._sent_mark = item
         self._network.keep(self)
@@ -147,7 +153,11 @@ class Pipe:
     def deliver_soon(self) -> None:
         """Tell the receiver, from the loop, of what there is."""
         if self._delivery is None:
-            self._delivery = self._loop.call_soon(self._deliver)
+            pause_s = self.target.host.read_pause_s
+            if pause_s:
+                self._delivery = self._loop.call_later(pause_s, self._deliver)
+            else:
+                self._delivery = self._loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
         """One callback into the target's host: some bytes, or the end behind the last."""
@@ -168,7 +178,8 @@ class Pipe:
         views = [_bytes_view(view) for view in receiver.next_buffers()]
         if not views or not all(views):
             raise ValueError("next_buffers gave no view, or one of zero length")
-        count = min(chopped, sum(map(len, views)))
+        most = self.target.host.read_bytes or chopped
+        count = min(chopped, most, sum(map(len, views)))
         _copy(_take(self._inbox, count), views)
         self._inbox_bytes -= count
         self.target.received_bytes += count

@@ -4,37 +4,50 @@ Each has "type"; the rest of its keys:
 
 Daemon to rendezvous::
 
-    join        address [host, port], version, pid, host, sizes [segment, eager] in bytes
+    join        address [host, port], version, pid, host, sizes [segment, eager] in bytes,
+                claim {epoch, members [ranks], running, n_verdicts, lost [fields of "lost", ...]}
+                or nil: what a daemon that comes back knows of its epoch
     attach      attempt               a trainer asks to take part; attempts count from 1
     detach      how: "goodbye" | "died" | "raised" | "gave_up", detail, next_seq,
-                groups [[group, next_seq], ...] (the world's is next_seq), epoch (0: not started)
+                groups [[group, next_seq], ...] (the world's is next_seq), epoch (0: not started),
+                exception {type, message, file, line} | nil   with "raised"
+    reform      epoch, attempt, min_size, timeout_s, cut_off [ranks], last_done, unbroken,
+                agreed [seq, value] | nil   its trainer asks for the next epoch; how far it came
     link_lost   peer, reason, epoch   a data connection ended without a goodbye
     op_failed   epoch, group, members [ranks], seq, error     how it ended here; of a timeout all
                                       are asked before there is a verdict
-    op_answer   inquiry, state, entered_s, waiting_on [ranks], bytes_done, bytes_total, trainer,
-                pid, stack [frames], next_seq,
+    op_answer   inquiry, state, entered_s, idle_s, waiting_on [ranks], bytes_done, bytes_total,
+                trainer, pid, stack [frames], next_seq,
                 flows [[peer, owed, received, withheld, quiet_s], ...] in bytes and seconds
     want_link   peer                  ask the lower rank to dial us
-    heartbeat
+    heartbeat                         answered with the same
     status      request               a client asks for the whole group's state
     state       request, state        the answer to "report"
     leave                             the daemon ends on purpose
 
 Rendezvous to daemon::
 
-    members     members [[rank, host, port], ...]   all daemons are here (again)
-    start       epoch, attempt        all trainers are attached; attempt: the one that takes part
+    members     members [[rank, host, port], ...], embedded (the rank whose daemon holds the
+                rendezvous; nil: none does)         all daemons are here (again)
+    heartbeat
+    start       epoch, attempt, members [ranks], last {epoch, members, completed_by_all,
+                completed_by_any, agreed [[seq, value], ...]} | nil
+                                      an epoch begins; attempt: the one that takes part
+    changed     epoch, rank           it is over: that rank asked for the next one
+    not_reformed attempt, text, quorum, epoch, here [ranks], missing [ranks]   answers "reform"
     inquire     inquiry, epoch, group, lowest, seq   lowest: the lowest rank of that group
     abort       epoch, group, lowest, seq, error     the verdict, for all ranks
-    lost        rank, case, detail, epoch, link     link [a, b]: a lost b; nil: not a link
+    lost        rank, case, detail, epoch, verdict, link [a, b] | nil (a lost b),
+                exception {type, message, file, line} | nil   why the epoch is over
     left        rank, epoch, next_seq, groups       its trainer said goodbye before those calls
     dial        peer
-    waiting     joined [ranks], attached [ranks]    who is here, so that a timeout can say it
+    waiting     joined [ranks], attached [ranks]    who is here, and waits to be let in
     refused     text                  the group can't form as it is
     report      request
     status      request, status
 
-An observer sends "status" and receives "status".
+An observer sends "status" and receives "status", or "standing" and receives "standing" with
+enough, epoch, seat: how good this rendezvous is, if there should be two.
 """
 
 from __future__ import annotations

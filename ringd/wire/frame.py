@@ -69,7 +69,9 @@ class Kind(IntEnum):
     GOODBYE = 21
     """The peer leaves on purpose: [epoch]."""
     PING = 22
+    """Answer with a PONG: [number]."""
     PONG = 23
+    """The answer to a PING, with its [number]."""
     MESSAGE = 24
     """A small point-to-point message: [epoch, number, tag, spec, remaining_ms], and its payload."""
     OFFER = 25

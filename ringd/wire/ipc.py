@@ -6,12 +6,14 @@ Client to daemon::
                                                      + one file descriptor with a stack_signal
     [SEGMENT, segment, size_bytes]                   + one file descriptor
     [DROP_SEGMENT, segment]
-    [SUBMIT, request, spec, timeout_s, recv_timeout_s, segment, offset, local]
+    [SUBMIT, request, spec, timeout_s, recv_timeout_s, segment, offset, local, bound]
     [POISON, request, spec, error]                   the call was refused locally
     [FREE_GROUP, group]                              no call on it follows
     [OPEN_GROUP, request, group, ranks]              members agreed on the number elsewhere
     [STATUS, request, scope]                         scope: "daemon" | "group"
     [DUMP, request]                                  what the flight recorder holds
+    [REFORM, request, {"min_size", "timeout_s"}]     the next epoch is wanted; this one is over
+    [NEWCOMERS, request]                             who waits to be let in
     [GOODBYE, {"how": "closed" | "raised", "detail": str,
                "exception": {"type", "message", "file", "line"}}]
 
@@ -28,10 +30,13 @@ Daemon to client::
 starts (segment 0: none, for an empty region; see ``ringd.schedules.layout`` for what lies in it).
 On ``stack_signal`` the main thread writes its Python stack to the memfd that comes with it
 (faulthandler; absent: it does not). ``exception``, with "raised", is what ended the program's work.
-Times are seconds; None or 0: the default. ``local`` is what may differ between ranks: of all_to_all
+Times are seconds; None or 0: the default. ``timeout_s`` is what is left of the call's deadline;
+``bound`` is what that was: [seconds as asked for, whose setting], see ``ringd.wire.bounds``; None:
+not known. ``local`` is what may differ between ranks: of all_to_all
 the rows for each rank and then from each rank, of send and recv the tag, else None. ``result`` is
-the sender's rank for recv, else None. OPEN_GROUP is answered by DONE too; its ``ranks`` are those
-of the world, in the order of the group.
+the sender's rank for recv; of REFORM a map like WELCOME's and "lost", "joined" [ranks],
+"completed_by_all", "completed_by_any", "agreed" (bool or None); of NEWCOMERS ranks; else None.
+OPEN_GROUP's ``ranks`` are in the order of the group.
 """
 
 from __future__ import annotations
@@ -45,7 +50,7 @@ MAX_MESSAGE_BYTES = 128 * 1024
 DUMP_PIECE_BYTES = 64 * 1024
 
 HELLO, SEGMENT, DROP_SEGMENT, SUBMIT, POISON, STATUS, GOODBYE, FREE_GROUP, DUMP = range(1, 10)
-OPEN_GROUP = 12
+REFORM, NEWCOMERS, OPEN_GROUP = range(10, 13)
 WELCOME, REFUSED, DONE, STATUS_REPLY, BYE, DUMP_REPLY = range(65, 71)
 
 

@@ -39,6 +39,15 @@ def test_bandwidths_are_bytes_per_second_of_the_median() -> None:
     assert found["ratio_min"] is found["ratio_median"] is None
 
 
+@pytest.mark.parametrize(("size", "median_us", "algbw"), [(1024, 850.0, 0.001205), (4, 1e4, 4e-7)])
+def test_a_bandwidth_of_a_small_size_is_not_rounded_to_nothing(
+    size: int, median_us: float, algbw: float
+) -> None:
+    found = row(replace(CASE, size_bytes=size), Samples([median_us], rounds=1), None)
+    assert found["algbw"] == algbw
+    assert found["busbw"] == pytest.approx(1.5 * algbw, rel=1e-3)
+
+
 def test_a_barrier_has_no_size_and_no_bandwidth() -> None:
     case = Case("ringd", "barrier", 2, 0, "float32", "auto", "ordinary", 4)
     found = row(case, Samples([100.0], rounds=1), None)

@@ -219,6 +219,36 @@ class TestBench:
         )
         assert kwargs == {"rounds": 7, "json_path": Path("b.json"), "quick": True}
 
+    def test_lists_take_commas_and_may_be_repeated(self, ringd: Invoke, calls: Any) -> None:
+        result = ringd(
+            "bench", "--op", "broadcast,reduce", "--op", "barrier", "--sizes", "1K", "--sizes",
+            "2K,4K", "-n", "3,5", "-n", "2", "--peers", "gloo", "--algorithm", "tree,auto",
+            "--memory", "arena", "--memory", "ordinary",
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        matrix = calls[0][0][0]
+        assert matrix.ops == ["broadcast", "reduce", "barrier"]
+        assert matrix.sizes_bytes == [1024, 2048, 4096]
+        assert matrix.world_sizes == [3, 5, 2]
+        assert matrix.algorithms == ["tree", "auto"]
+        assert matrix.memory == ["arena", "ordinary"]
+
+    def test_faults(self, ringd: Invoke, stand_in: StandIn) -> None:
+        calls = stand_in("ringd.bench.faults.main", "run")
+        calls.outcome = 1
+        result = ringd(
+            "bench", "--faults", "--kinds", "raise,kill-daemon,raise", "-n", "2", "-n", "5",
+            "--rounds", "40", "--json", "f.json",
+        )  # fmt: skip
+        assert result.exit_code == 1, result.output
+        ((names,), kwargs) = calls[0]
+        assert names == ["raise", "kill-daemon"]
+        assert kwargs == {"world_sizes": [2, 5], "rounds": 40, "json_path": Path("f.json")}
+        assert ringd("bench", "--faults").exit_code == 1
+        ((names,), kwargs) = calls[1]
+        assert {"kill-trainer", "stop-daemon", "reset-link", "kill-rendezvous"} <= set(names)
+        assert kwargs == {"world_sizes": [3], "rounds": 10, "json_path": None}
+
     def test_all_is_every_operation_once(self, ringd: Invoke, calls: Any) -> None:
         assert ringd("bench", "--op", "reduce", "--op", "all").exit_code == 0
         ops = calls[0][0][0].ops
@@ -239,8 +269,14 @@ class TestBench:
             (("--peers", "glo"), "did you mean 'gloo'?"),
             (("--memory", ""), "--memory '' is unknown; known: ordinary, arena"),
             (("--sizes", "1Q"), "--sizes '1Q': a size is"),
+            (("--sizes", ""), "--sizes '': a size is"),
+            (("-n", "2,x"), "-n '2,x': numbers of ranks"),
+            (("-n", "0"), "-n '0': numbers of ranks"),
+            (("-n", ","), "-n ',': numbers of ranks"),
             (("--op", "all", "--algorithm", "ring"), "--op reduce --algorithm 'ring' is unknown"),
             (("--op", "sendrecv", "-n", "1"), "sendrecv needs two ranks"),
+            (("--faults", "-n", "1"), "--faults needs survivors"),
+            (("--faults", "--kinds", "kill-trainr"), "did you mean 'kill-trainer'?"),
             (("--dtype", "float8_e5m2"), "--op all_reduce --dtype float8_e5m2: op sum is not"),
         ],
     )

@@ -22,7 +22,7 @@ import numpy as np
 import ringd_client
 from ringd.errors import CollectiveMismatchError, RingdError
 from ringd.schedules.layout import spans_of
-from ringd.vocabulary import ANY_SOURCE, IN_PARTS, REDUCING, OpSpec
+from ringd.vocabulary import ANY_SOURCE, FOLDING, IN_PARTS, OpSpec
 from ringd.wire import ipc
 from ringd_client import AsyncCommunicator, Communicator
 from tests.client.stub_daemon import StubDaemon, Submitted
@@ -194,7 +194,7 @@ class Cluster:
     ) -> list[Any]:
         n = len(loads)
         spans = spans_of(spec.part_counts(n)) if spec.collective in IN_PARTS else ()
-        if spec.collective in REDUCING:
+        if spec.collective in FOLDING:
             whole = reduce(_COMBINE[spec.reduce_op], loads).astype(loads[0].dtype)
         elif spec.collective in ("scatter", "broadcast"):
             whole = loads[spec.root]

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ringd.errors import RingdError
+from ringd.errors import MembershipChangedError, RingdError
 from ringd.schedules.layout import Region, region_of
 from ringd.vocabulary import ANY_SOURCE, IN_PARTS, OpSpec, unpack_spec
 from ringd.wire import ipc
@@ -40,6 +40,7 @@ class Submitted:
     segment: int
     offset: int
     local: Any
+    bound: Any = None
 
 
 class StubDaemon:
@@ -53,6 +54,11 @@ class StubDaemon:
         script: see Script.
         refuse: the error to answer HELLO with.
         goodbye: the body of the GOODBYE, once it came.
+        epoch: of the trainers; each successful reform begins the next one.
+        reforms: the bodies of all REFORMs.
+        next_place: what is said of the next epoch: any key of the answer to REFORM.
+        no_reform: the error to answer REFORM with; "mute": never.
+        newcomers: who waits to be let in.
     """
 
     def __init__(self, path: Path, *, rank: int = 1, world_size: int = 3) -> None:
@@ -73,6 +79,11 @@ class StubDaemon:
         self.reads.set()
         self.goodbye: dict[str, Any] | None = None
         self.ended_without_goodbye = False
+        self.epoch = 4
+        self.reforms: list[dict[str, Any]] = []
+        self.next_place: dict[str, Any] = {}
+        self.no_reform: RingdError | str | None = None
+        self.newcomers: list[int] = []
         self.gone = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self.path)
@@ -179,6 +190,10 @@ class StubDaemon:
             self.freed.append(body[0])
         elif kind == ipc.STATUS:
             self.send(ipc.STATUS_REPLY, body[0], {"scope": body[1], "rank": self.rank})
+        elif kind == ipc.REFORM:
+            self._reform(*body)
+        elif kind == ipc.NEWCOMERS:
+            self.send(ipc.DONE, body[0], None, self.newcomers)
         elif kind == ipc.GOODBYE:
             self.goodbye = body[0]
             return True
@@ -188,8 +203,37 @@ class StubDaemon:
         if self.refuse is not None:
             self.send(ipc.REFUSED, self.refuse.to_wire())
         elif self.welcomes:
-            place = {"rank": self.rank, "world_size": self.world_size, "epoch": 4}
+            place = {"rank": self.rank, "world_size": self.world_size, "epoch": self.epoch}
             self.send(ipc.WELCOME, place)
+
+    def _reform(self, request: int, wish: dict[str, Any]) -> None:
+        """The epoch is over, then the next one begins, or does not."""
+        self.reforms.append(wish)
+        self.release(MembershipChangedError(f"epoch {self.epoch} is over", epoch=self.epoch))
+        if self.no_reform == "mute":
+            return
+        if isinstance(self.no_reform, RingdError):
+            self.send(ipc.DONE, request, self.no_reform.to_wire(), None)
+        else:
+            self.answer_reform(request)
+
+    def answer_reform(self, request: int) -> None:
+        """Begin the next epoch."""
+        self.epoch += 1
+        place = {
+            "epoch": self.epoch,
+            "rank": self.rank,
+            "world_size": self.world_size,
+            "lost": [],
+            "joined": [],
+            "completed_by_all": -1,
+            "completed_by_any": -1,
+            "agreed": None,
+            **self.next_place,
+        }
+        self.rank, self.world_size = place["rank"], place["world_size"]
+        self.groups = {0: tuple(range(self.world_size))}
+        self.send(ipc.DONE, request, None, place)
 
     def _poison(self, spec: OpSpec, error: dict[str, Any]) -> None:
         self.poisons.append((spec, error))
@@ -244,7 +288,7 @@ class StubDaemon:
             self._make_group(spec, region)
         elif not region.size:
             return
-        elif spec.collective in ("all_reduce", "reduce", "reduce_scatter"):
+        elif spec.collective in ("all_reduce", "reduce", "reduce_scatter", "agree"):
             self._reduce(spec, region, n)
         elif spec.collective in IN_PARTS:
             self._move_parts(submitted, region, rank, n)

@@ -30,6 +30,7 @@ from ringd.errors import (
 )
 from ringd.wire import ipc
 from ringd_client import AsyncCommunicator, Communicator
+from ringd_client._process import IN_ORDER
 from tests.client.stub_daemon import StubDaemon
 
 
@@ -301,7 +302,7 @@ def test_a_loop_that_ends_without_closing_says_goodbye_at_exit(daemon: StubDaemo
         return acomm
 
     acomm = asyncio.run(program())
-    acomm.leave_at_exit("closed", "")
+    acomm._leave_at_exit(IN_ORDER)
     assert daemon.gone.wait(10)
     assert daemon.goodbye is not None
 

@@ -180,21 +180,22 @@ def raised(make: Callable[[], object]) -> BaseException:
 
 def test_the_detail_names_the_callers_line_not_ours(comm: Communicator) -> None:
     exc = raised(lambda: comm.all_reduce("no tensor"))
-    how, detail = _process.how_left(exc)
+    leaving = _process.departure(exc)
     line = traceback.extract_tb(exc.__traceback__)[1].lineno
-    assert (how, detail.rpartition(" ")[2]) == ("raised", f"(test_closing.py:{line})")
+    assert leaving.how == "raised"
+    assert leaving.detail.rpartition(" ")[2] == f"(test_closing.py:{line})"
 
 
 @pytest.mark.parametrize(
     ("exc", "how"), [(None, "closed"), (SystemExit(0), "closed"), (SystemExit(3), "raised")]
 )
 def test_a_successful_exit_is_no_failure(exc: BaseException | None, how: str) -> None:
-    assert _process.how_left(exc)[0] == how
+    assert _process.departure(exc).how == how
 
 
 def test_a_long_exception_text_is_cut() -> None:
     exc = raised(lambda: int("x" * 5000))
-    assert len(_process.how_left(exc)[1]) <= 1000
+    assert len(_process.departure(exc).detail) <= 1000
 
 
 def run_program(daemon: StubDaemon, code: str) -> subprocess.CompletedProcess[str]:
@@ -235,7 +236,11 @@ def test_a_program_that_ends_by_an_exception_says_so_at_exit(daemon: StubDaemon)
     )
     assert done.returncode == 1
     assert daemon.gone.wait(10)
-    assert daemon.goodbye == {"how": "raised", "detail": "ValueError: bad data (<string>:6)"}
+    assert daemon.goodbye == {
+        "how": "raised",
+        "detail": "ValueError: bad data (<string>:6)",
+        "exception": {"type": "ValueError", "message": "bad data", "file": "<string>", "line": 6},
+    }
 
 
 def test_a_program_that_is_killed_says_nothing(daemon: StubDaemon) -> None:

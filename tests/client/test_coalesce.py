@@ -20,7 +20,7 @@ from ringd.errors import (
     InvalidTensorError,
     UnsupportedReductionError,
 )
-from ringd.vocabulary import MAX_SPEC_BYTES, OpSpec
+from ringd.vocabulary import MAX_SPEC_BYTES, OpSpec, shapes_digest
 from ringd_client import AsyncCommunicator, Communicator, premul_sum
 from tests.client.conftest import eventually
 from tests.client.stub_cluster import Cluster
@@ -87,8 +87,27 @@ def test_every_call_gets_what_it_would_have_got_alone(
         ("reduce_scatter", "sum"),
         ("all_reduce", "premul_sum"),
     ]
-    assert together[0] == OpSpec("all_reduce", "float32", "sum", (84,), fused=(3, 10, 1, 0, 70))
+    assert together[0] == OpSpec(
+        "all_reduce", "float32", "sum", (84,), fused=(3, 10, 1, 0, 70),
+        fused_shapes=shapes_digest(shapes),
+    )  # fmt: skip
     assert len(together[1].fused) == 2 * len(shapes)
+
+
+def test_shapes_are_compared_in_a_block_as_outside(new_cluster: Callable[[int], Cluster]) -> None:
+    def program(comm: Communicator) -> None:
+        same, other = torch.ones(5), torch.ones((3, 4) if comm.rank else (4, 3))
+        with pytest.raises(CollectiveMismatchError), comm.coalesce():
+            comm.all_reduce(same)
+            comm.all_reduce(other)
+        with comm.coalesce():
+            comm.all_reduce(same)
+            comm.all_reduce(other.reshape(12))
+        assert (same == comm.world_size).all()
+        assert (other == comm.world_size).all()
+
+    for n in (2, 3):
+        new_cluster(n).run(program)
 
 
 def test_what_differs_is_not_fused_and_a_single_call_is_an_ordinary_one(
@@ -170,7 +189,10 @@ def test_a_long_block_is_cut_so_that_fingerprints_stay_short(
             comm.all_reduce(tensor)
     assert [len(s.spec.fused) for s in daemon.submitted] == [1024, 1024, 452]
     assert all(t.item() == 3 for t in tensors)
-    largest = OpSpec("all_reduce", "float8_e4m3fnuz", "sum", (2**63,), fused=(2**62,) * 1024)
+    largest = OpSpec(
+        "all_reduce", "float8_e4m3fnuz", "sum", (2**63,), fused=(2**62,) * 1024,
+        fused_shapes=shapes_digest([(2**62,)] * 1024),
+    )  # fmt: skip
     assert len(largest.packed) < MAX_SPEC_BYTES
 
 

@@ -17,7 +17,9 @@ from ringd.errors import (
     TooManyOperationsError,
 )
 from ringd.wire import ipc
-from ringd_client._core import MAX_IN_FLIGHT, ClientState, Operation
+from ringd.wire.bounds import OF_COMMUNICATOR, Bound
+from ringd_client._core import MAX_IN_FLIGHT, ClientState
+from ringd_client._operation import Operation
 
 
 class Settled:
@@ -57,7 +59,8 @@ def test_a_submission_is_the_message_of_the_protocol() -> None:
     operation = new_operation()
     operation.recv_timeout_s = 0.5
     operation.local = (1, 2)
-    expected = [ipc.SUBMIT, 1, b"spec", 12.5, 0.5, 3, 4096, [1, 2]]
+    operation.bound = Bound(20.0, OF_COMMUNICATOR)
+    expected = [ipc.SUBMIT, 1, b"spec", 12.5, 0.5, 3, 4096, [1, 2], [20.0, 1]]
     assert ipc.unpack(state.submit(operation, 12.5)) == expected
     error = InvalidArgumentError("no")
     assert ipc.unpack(state.poison(b"bad", error)) == [ipc.POISON, 2, b"bad", error.to_wire()]
@@ -90,10 +93,10 @@ def test_a_group_is_open_until_it_is_closed() -> None:
     state = ClientState(rank=0)
     with pytest.raises(CommunicatorClosedError, match="group 3"):
         state.admit(3)
-    state.open_group(3)
+    state.open_group(3, 0)
     state.admit(3)
-    assert state.close_group(3)
-    assert not state.close_group(3)
+    assert state.close_group(3, 0)
+    assert not state.close_group(3, 0)
     with pytest.raises(CommunicatorClosedError):
         state.admit(3)
 
@@ -186,7 +189,7 @@ def test_beyond_the_bound_nothing_is_posted() -> None:
 )
 def test_an_error_of_one_operation_leaves_the_others_alone(error: RingdError) -> None:
     state = ClientState(rank=0)
-    state.open_group(3)
+    state.open_group(3, 0)
     first, second = submitted(state), submitted(state)
     assert state.receive(done(first, error)) == (first,)
     assert isinstance(first.answer, type(error))

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ringd_client import Communicator, _process
+from ringd.wire.raised import Raised
+from ringd_client import Communicator
 from ringd_client._process import IN_ORDER, departure
 
 
@@ -26,7 +27,7 @@ def raised(make: Callable[[], object]) -> BaseException:
     raise AssertionError
 
 
-def told(exc: BaseException) -> _process.Raised:
+def told(exc: BaseException) -> Raised:
     found = departure(exc).raised
     assert found is not None
     return found
@@ -128,7 +129,8 @@ def test_what_has_no_text_and_no_place_is_told_by_its_name() -> None:
 
 def test_long_texts_are_cut() -> None:
     long = type("T" * 500, (Exception,), {})("m" * 5000)
-    found = _process.Raised.by(long, ("/f" * 1000, 7))
+    found = departure(long, ("/f" * 1000, 7)).raised
+    assert found is not None
     assert (len(found.type), len(found.message), len(found.file)) == (200, 1000, 300)
     detail = departure(raised(lambda: {}["x" * 5000])).words()["detail"]
     assert len(detail) == 1000
@@ -143,8 +145,8 @@ import asyncio, sys, threading
 sys.path[:0] = {path!r}
 from ringd_client import _process
 class Open:
-    def leave_at_exit(self, how, detail):
-        print(how, detail)
+    def _leave_at_exit(self, leaving):
+        print(leaving.how, leaving.detail)
 _process.opened(Open())
 """
 
@@ -166,6 +168,17 @@ def last_words(tmp_path: Path, code: str) -> str:
         ("sys.exit(3)", "raised SystemExit: 3 (train.py:9)"),
         ("sys.exit('no data')", "raised SystemExit: no data (train.py:9)"),
         ("from sys import exit; exit(3)", "raised SystemExit: 3 (train.py:9)"),
+        ("exit(3)", "raised SystemExit: 3 (train.py:9)"),
+        ("quit()", "closed"),
+        ("raise SystemExit(3)", "closed"),  # nobody is told of it: see docs/semantics.md
+        ("raise KeyboardInterrupt", "raised KeyboardInterrupt (train.py:9)"),
+        (
+            "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)",
+            "raised KeyboardInterrupt (train.py:",
+        ),
+        ("import os; os._exit(3)", ""),
+        ("threading.Thread(target=lambda: 1 / 0).start()", "closed"),
+        ("threading.Thread(target=exit, args=(3,)).start()", "closed"),
         (
             "try: 1 / 0\nexcept ZeroDivisionError: sys.exit(1)",
             "raised ZeroDivisionError: division by zero (train.py:9)",
@@ -185,4 +198,5 @@ def last_words(tmp_path: Path, code: str) -> str:
 def test_the_end_of_a_process_is_told_to_what_is_open(
     tmp_path: Path, code: str, words: str
 ) -> None:
-    assert last_words(tmp_path, code) == words
+    told = last_words(tmp_path, code)
+    assert told.startswith(words) if words.endswith(":") else told == words

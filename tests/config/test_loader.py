@@ -177,6 +177,9 @@ class TestUnknown:
         ("SOCKET", "x" * 108),
         ("LOG_LEVEL", "loud"),
         ("LOG_JSON", "maybe"),
+        ("HEARTBEAT_S", "0"),
+        ("QUORUM", "some"),
+        ("EMBED_RENDEZVOUS", "perhaps"),
     ],
 )
 def test_a_value_out_of_range_is_named_with_its_origin_and_what_is_allowed(
@@ -208,6 +211,13 @@ class TestTogether:
     def test_two_ways_to_say_where_to_listen(self) -> None:
         with pytest.raises(ConfigError, match="bind.*interface"):
             load_with({"bind": "127.0.0.1", "interface": "lo"})
+
+    @pytest.mark.parametrize("dead_after_s", ["2", "1.5"])
+    def test_silence_that_a_living_one_may_keep(self, dead_after_s: str) -> None:
+        with pytest.raises(ConfigError, match=r"dead_after_s \(env.* and heartbeat_s") as caught:
+            load_with({"heartbeat_s": 1.0}, {"RINGD_DEAD_AFTER_S": dead_after_s})
+        assert "more than twice heartbeat_s" in str(caught.value)
+        assert load_with({"heartbeat_s": 0.5}, {"RINGD_DEAD_AFTER_S": "1.5"})
 
     def test_two_secrets(self) -> None:
         with pytest.raises(ConfigError, match="which one is meant") as caught:

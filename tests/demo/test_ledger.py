@@ -13,7 +13,13 @@ from ringd.errors import RingdError
 
 
 def line(seq: int, rank: int) -> dict[str, Any]:
-    return {"seq": seq, "rank": rank, "world_size": 2}
+    return {"kind": "collective", "group": 0, "group_size": 2, "seq": seq, "rank": rank}
+
+
+def test_messages_and_other_groups_are_passed_over() -> None:
+    message = {"kind": "p2p", "group": 0, "group_size": 2, "rank": 0, "peer": 1, "tag": 0}
+    other = {**line(0, 1), "group": 3}
+    assert by_operation([line(0, 0), message, other, line(0, 1)]) == [[line(0, 0), line(0, 1)]]
 
 
 def test_lines_are_sorted_by_call_and_rank() -> None:

@@ -47,5 +47,5 @@ def test_exit_codes_are_those_of_the_command_line() -> None:
     listed = {
         int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), re.MULTILINE)
     }
-    names = ("OK", "FAILED", "USAGE", "RENDEZVOUS", "COLLECTIVE", "INTERRUPTED")
+    names = ("OK", "FAILED", "USAGE", "RENDEZVOUS", "COLLECTIVE", "INTERRUPTED", "TERMINATED")
     assert listed == {getattr(exit_codes, name) for name in names}

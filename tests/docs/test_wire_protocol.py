@@ -98,9 +98,7 @@ def test_the_macs_of_the_example_are_ringds() -> None:
 def test_every_kind_of_frame_is_listed_with_its_number() -> None:
     listed = [row[:2] for row in rows()]
     for kind in frame.Kind:
-        if kind not in (frame.Kind.PING, frame.Kind.PONG):
-            assert [str(int(kind)), kind.name] in listed
-    assert ["22, 23", "PING, PONG"] in listed
+        assert [str(int(kind)), kind.name] in listed
 
 
 def test_every_message_of_the_control_connection_is_listed() -> None:
@@ -114,7 +112,7 @@ def test_every_message_of_the_control_connection_is_listed() -> None:
 
 def test_every_message_of_the_local_protocol_is_listed_with_its_number() -> None:
     names = ("HELLO", "SEGMENT", "DROP_SEGMENT", "SUBMIT", "POISON", "STATUS", "GOODBYE")
-    names += ("FREE_GROUP", "OPEN_GROUP", "DUMP", "DUMP_REPLY")
+    names += ("FREE_GROUP", "DUMP", "DUMP_REPLY", "REFORM", "NEWCOMERS", "OPEN_GROUP")
     names += ("WELCOME", "REFUSED", "DONE", "STATUS_REPLY", "BYE")
     section = PAGE.partition("## Part two")[2]
     found = dict(re.findall(r"^\| (\d+) \| `\[(\w+)[,\]]", section, re.MULTILINE))

@@ -63,6 +63,7 @@ class Scene:
         *,
         weather: Weather | None = None,
         pipe_bytes: int = 256 * 1024,
+        embed: int | None = None,
         **options: Any,
     ) -> None:
         self.n = n
@@ -72,7 +73,7 @@ class Scene:
         )
         self.loop.diagnose.append(self.network.describe)
         self.cluster = Cluster(
-            self.network, n, random.Random(1), replace(EngineOptions(), **options)
+            self.network, n, random.Random(1), replace(EngineOptions(), **options), embed=embed
         )
 
     def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -249,3 +249,35 @@ def test_a_silent_peer_is_not_blamed_for_what_it_waits_for_itself() -> None:
         await in_order(scene)
 
     scene.run(main)
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_a_daemon_that_stalls_amid_a_row_of_calls_is_alone_to_blame(n: int) -> None:
+    """Ranks fail at calls next to each other, and who is kept in the first is absent from the
+    second; one that only lacks an acknowledgement has all its bytes."""
+    spec = replace(LARGE, shape=(n * 40_000,))
+
+    async def row(scene: Scene, rank: int) -> Ended:
+        while (ended := await scene.call(rank, spec, timeout_s=DEADLINE_S)).error is None:
+            pass
+        return ended
+
+    def stall_at(moment_s: float) -> None:
+        scene = Scene(n, pipe_bytes=64 * 1024)
+        victim = int(moment_s * 1e6) % n
+
+        async def main() -> None:
+            rows = [asyncio.ensure_future(row(scene, rank)) for rank in range(n)]
+            await asyncio.sleep(moment_s)
+            scene.network.stall(scene.host(victim))
+            for one in await asyncio.gather(*(rows[r] for r in range(n) if r != victim)):
+                assert one.code == "timeout"
+                assert one.error.fields["culprits"] == [victim], (moment_s, one.error)
+                assert not one.error.fields["partial"]
+            scene.network.resume(scene.host(victim))
+            await rows[victim]
+
+        scene.run(main)
+
+    for step in range(40):
+        stall_at(0.05 + step * DELAY_S / 2)

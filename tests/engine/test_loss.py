@@ -11,6 +11,7 @@ from ringd.errors import PeerLostError
 from ringd.rendezvous.membership import DEAD_AFTER_S, GATHER_LINK_REPORTS_S
 from ringd.sim.cluster import SimTrainer
 from ringd.vocabulary import OpSpec
+from ringd.wire.raised import Raised
 from tests.engine.scene import ALL_REDUCE, DELAY_S, TICK_S, VERDICT_S, Ended, Scene
 
 STUCK = OpSpec("all_reduce", "float32", "sum", (200_000,), algorithm="ring")
@@ -270,5 +271,31 @@ def test_a_daemon_that_is_started_again_elsewhere_is_dialled_there_at_once() -> 
         for one in await scene.all(scene.call(r, exchange) for r in range(4)):
             assert one.error is None, one.error
             assert one.took_s < 0.1
+
+    scene.run(main)
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_what_a_trainer_raised_is_told_to_all_in_parts_and_in_one_line(n: int) -> None:
+    scene = Scene(n)
+    raised = Raised("ValueError", "the loss is not a number", "/job/train.py", 41)
+
+    async def main() -> None:
+        calls = [scene.call(rank) for rank in range(n - 1)]
+        await asyncio.sleep(0.1)
+        victim = scene.trainer(n - 1)
+        victim.node.detach(victim, "raised", str(raised), raised)
+        ended = await scene.all(calls)
+        late = await scene.all(scene.call(rank) for rank in range(n - 1))
+        for one in [*ended, *late]:
+            assert one.code == "peer_lost"
+            assert one.error is not None
+            assert "(ValueError: the loss is not a number (train.py:41))" in str(one.error)
+            assert one.error.rank == n - 1
+            assert one.error.case == "trainer raised"
+            assert one.error.exception_type == "ValueError"
+            assert one.error.exception_message == "the loss is not a number"
+            assert (one.error.file, one.error.line) == ("/job/train.py", 41)
+        assert len({one.error.verdict for one in ended if one.error is not None}) == 1
 
     scene.run(main)

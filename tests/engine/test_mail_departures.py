@@ -46,6 +46,25 @@ def test_a_lost_rank_ends_what_needs_it_in_mid_message_too(how: str) -> None:
     scene.run(main)
 
 
+def test_a_loss_ends_messages_between_survivors_too_as_the_epoch_is_over() -> None:
+    scene = MailScene(4, **SIZES)
+
+    async def main() -> None:
+        waiting = [
+            scene.recv(1, 2, SMALL, tag=1),
+            scene.send(2, 1, message(LARGE, sender=2), tag=2),
+        ]
+        await scene.quiet()
+        scene.trainer(3).die()
+        for one in await scene.ended(waiting):
+            assert one.code == "peer_lost"
+            assert error_of(one).fields["rank"] == 3
+        for rank in range(3):
+            assert not scene.engine(rank).mail.live
+
+    scene.run(main)
+
+
 @pytest.mark.parametrize("n", [2, 5])
 def test_a_message_that_was_sent_before_a_goodbye_is_still_received(n: int) -> None:
     """In a ring of five, ranks 0 and 2 have no link before this."""
@@ -181,6 +200,22 @@ def test_a_link_that_the_worlds_messages_use_outlives_a_group() -> None:
             scene.engine(rank).groups.free(group)
             assert peer in scene.engine(rank).links
         await scene.passes(2, 0)
+
+    scene.run(main)
+
+
+def test_an_offer_that_crosses_the_question_whether_its_link_is_needed_is_taken() -> None:
+    scene = MailScene(5, **SIZES)
+
+    async def main() -> None:
+        group = await scene.make_group((0, 2))
+        await scene.quiet()
+        scene.engine(2).groups.free(group)
+        assert 0 not in scene.engine(2).links, "it waits for the answer"
+        got = scene.recv(2, 0, LARGE)
+        sent = scene.send(0, 2, message(LARGE, sender=0))
+        assert ((await got).array == message(LARGE, sender=0)).all()
+        assert (await sent).error is None
 
     scene.run(main)
 

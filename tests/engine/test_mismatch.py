@@ -8,8 +8,9 @@ from itertools import combinations
 
 import pytest
 
+from ringd.engine import failures
 from ringd.errors import CollectiveMismatchError, InvalidArgumentError
-from ringd.vocabulary import OpSpec
+from ringd.vocabulary import OpSpec, shapes_digest
 from tests.engine.scene import ALL_REDUCE, BARRIER, DELAY_S, Ended, Scene
 
 LARGE = OpSpec("all_reduce", "float32", "sum", (60_000,))
@@ -180,5 +181,50 @@ def test_all_ranks_that_refuse_their_call_fall_in_step() -> None:
             scene.engine(rank).endings.refuse(ALL_REDUCE, InvalidArgumentError("all alike"))
         await scene.quiet()
         await scene.sum_works()
+
+    scene.run(main)
+
+
+PART = OpSpec("gather", "float32", "", (2,), root=0)
+SCATTER = replace(PART, collective="scatter")
+ALL_GATHER = replace(PART, collective="all_gather", root=-1)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "hint"),
+    [
+        (PART, replace(PART, shape=(3,)), "pass counts"),
+        (PART, replace(PART, shape=(), counts=(2, 3)), "pass counts"),
+        (SCATTER, replace(SCATTER, shape=(), counts=(2, 3)), "pass counts"),
+        (ALL_GATHER, replace(ALL_GATHER, shape=(5,)), "pass counts"),
+        (replace(PART, shape=(), counts=(3, 2)), replace(PART, shape=(), counts=(2, 3)), ""),
+        (PART, replace(PART, root=1), ""),
+        (PART, replace(PART, collective="scatter", shape=(9,)), ""),
+        (ALL_REDUCE, replace(ALL_REDUCE, shape=(9,)), ""),
+    ],
+)  # fmt: skip
+def test_parts_that_differ_in_size_come_with_a_hint_at_counts(
+    ours: OpSpec, theirs: OpSpec, hint: str
+) -> None:
+    error = failures.mismatch(seq=4, epoch=1, rank=0, ours=ours, peer=1, theirs=theirs.packed)
+    assert (f"{hint} (the rows of each rank's part) on every rank. " in str(error)) == bool(hint)
+    assert "Make the same calls" in str(error)
+
+
+def test_coalesced_calls_of_other_shapes_differ_and_that_is_said() -> None:
+    scene = Scene(3)
+    specs = [
+        replace(ALL_REDUCE, shape=(17,), fused=(5, 12), fused_shapes=shapes_digest([(5,), last]))
+        for last in ((3, 4), (4, 3), (3, 4))
+    ]
+
+    async def main() -> None:
+        for one in await scene.calls(specs):
+            assert one.code == "mismatch"
+            assert "Some of the coalesced tensors have other shapes there" in str(one.error)
+            for spec in specs:
+                assert spec.fused_shapes.hex() in str(one.error)
+        await scene.sum_works()
+        assert {one.code for one in await scene.calls([specs[0]] * 3)} == {"ok"}
 
     scene.run(main)

@@ -36,7 +36,7 @@ def all_calls(n: int, count: int) -> list[Call]:
     calls: list[Call] = []
     everybody = tuple(range(n))
     for collective, algorithms in ALGORITHMS.items():
-        if collective == "new_group":
+        if collective in ("agree", "new_group"):
             continue
         for algorithm in algorithms:
             for dtype in ("float32", "int64", "float16"):

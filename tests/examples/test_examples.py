@@ -107,6 +107,15 @@ def test_data_parallel_and_its_twin_of_queues_have_the_same_losses() -> None:
     assert abs(accuracy(ours) - accuracy(twin)) < 0.01
 
 
+def test_elastic_digits_takes_the_same_steps_on_both_ranks() -> None:
+    lines = ranks_of("elastic_digits.py", "--steps", "21")
+    assert set(Counter(lines).values()) == {2}  # losses and weights are equal on both
+    steps = [line.split() for line in dict.fromkeys(lines) if line.startswith("step ")]
+    assert [words[1] for words in steps] == ["0", "10", "20"]
+    told = [float(words[3]) for words in steps]
+    assert told == sorted(told, reverse=True)
+
+
 def test_the_readme_names_every_example_and_its_links_lead_to_files() -> None:
     page = (EXAMPLES / "README.md").read_text()
     linked = set(re.findall(r"\]\(([^)#]+)\)", page))

@@ -16,7 +16,7 @@ import pytest
 
 from tests.processes.harness import processes_of, until
 from tests.processes.job import Job, command_for, run_job, start_job
-from tests.processes.programs import jobs
+from tests.processes.programs import elastic, jobs
 
 ENDS_WITHIN_S = 30.0
 FOR_EVER = "exec sleep 600"
@@ -294,3 +294,68 @@ def test_a_killed_launcher_leaves_no_folder_behind(at_work: Job, owner: str) -> 
     at_work.wait(ENDS_WITHIN_S)
     until(lambda: not list(at_work.folder.glob("run/ringd/*/*")), "the folder is gone")
     nothing_is_left(owner, at_work)
+
+
+def steps_of(results: list[Any]) -> dict[int, list[tuple[int, list[int]]]]:
+    return {r["seat"]: [(step, members) for step, members in r["committed"]] for r in results}
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_rank_that_dies_is_started_anew_and_joins_those_who_went_on(
+    start: Callable[..., Job], victim: int
+) -> None:
+    program = command_for(elastic.sums, victim=victim, dies_at=5, ends_at=12, again=True)
+    job = start(3, program, "--max-restarts", "1")
+    assert job.wait() == 0, job.out + job.err
+    assert f"rank {victim} failed (signal SIGKILL); starting rank {victim} anew" in job.err
+    results = job.results()
+    survivors = [seat for seat in range(3) if seat != victim]
+    assert {r["epoch"] for r in results} == {3}
+    steps = steps_of(results)
+    assert steps[survivors[0]] == steps[survivors[1]], "the same steps, with the same members"
+    numbers = [step for step, _ in steps[survivors[0]]]
+    assert numbers == list(range(len(numbers))), "none is lost, none counted twice"
+    sizes = [len(members) for _, members in steps[survivors[0]]]
+    assert sizes[:5] == [3] * 5
+    assert 2 in sizes
+    assert sizes[-1] == 3
+    late = steps[victim]
+    assert late == steps[survivors[0]][-len(late) :]
+    assert late[0][1] == [*survivors, victim], "an old member leads"
+
+
+def test_a_job_goes_on_without_a_rank_that_fails_down_to_its_smallest_size(
+    start: Callable[..., Job],
+) -> None:
+    program = command_for(elastic.sums, victim=1, dies_at=3, ends_at=6, again=False)
+    job = start(3, program, "--min-size", "2")
+    assert job.wait() == 0, job.out + job.err
+    assert "going on with 2 ranks (at least 2)" in job.err
+    dumps = sorted(path.name for path in job.folder.glob("run/ringd/last-failure/*.json"))
+    assert [name.split("-")[1] for name in dumps] == ["rank0", "rank1", "rank2"]
+    steps = steps_of([json.loads(job.of_rank(rank)[-1]) for rank in (0, 2)])
+    assert steps[0] == steps[2]
+    assert [len(members) for _, members in steps[0]] == [3, 3, 3, 2, 2, 2]
+
+
+def test_when_restarts_and_spare_ranks_are_used_up_the_failure_ends_the_job(
+    start: Callable[..., Job],
+) -> None:
+    program = command_for(
+        elastic.sums, victim=1, dies_at=2, ends_at=10, again=True, dies_once=False
+    )
+    job = start(3, program, "--max-restarts", "1")
+    assert job.wait() == 137, job.out + job.err
+    assert "starting rank 1 anew (0 left)" in job.err
+    assert "rank 1 failed (signal SIGKILL); ending the job" in job.err
+
+
+def test_a_daemon_that_dies_is_started_anew_with_its_trainer(start: Callable[..., Job]) -> None:
+    program = command_for(elastic.sums, victim=-1, dies_at=0, ends_at=400, again=True)
+    job = start(3, program, "--max-restarts", "1")
+    job.await_output("at work", times=3)
+    os.kill(job.facts()["ranks"][1]["daemon_pid"], signal.SIGKILL)
+    assert job.wait() == 0, job.out + job.err
+    assert "the daemon 1 ended (signal SIGKILL); starting rank 1 anew" in job.err
+    results = job.results()
+    assert {r["epoch"] for r in results} == {3}

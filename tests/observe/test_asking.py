@@ -56,11 +56,11 @@ async def test_a_dump_of_many_pieces_comes_whole(served: Path) -> None:
 
 async def test_who_asks_again_without_reading_is_hung_up_on(served: Path) -> None:
     def greedy() -> list[tuple[int, int]]:
-        with asking.asking(served) as sock:
+        with asking.asking(served) as daemon:
             for request in range(2):
-                sock.send(ipc.pack(ipc.DUMP, request))
+                daemon.say(ipc.DUMP, request)
             hang_up = select.poll()
-            hang_up.register(sock, 0)
+            hang_up.register(daemon._sock, 0)
             return hang_up.poll(60_000)
 
     ((_, event),) = await asyncio.to_thread(greedy)

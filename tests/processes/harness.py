@@ -24,7 +24,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -92,40 +91,6 @@ def state_of(pid: int) -> str:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return ""
-
-
-def cpu_seconds(pid: int) -> float:
-    """Processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def private_bytes(pid: int) -> int:
-    """Memory that is a process's own: not shared, not of files."""
-    text = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    sizes = [line.split() for line in text.splitlines() if line.startswith("Private_Dirty")]
-    return int(sizes[0][1]) * 1024
-
-
-@dataclass(frozen=True, slots=True)
-class Inventory:
-    """What a process holds."""
-
-    fds: int
-    threads: int
-    private_bytes: int
-    mapped_segments: int
-
-
-def inventory(pid: int) -> Inventory:
-    """Count what a process holds."""
-    maps = Path(f"/proc/{pid}/maps").read_text()
-    return Inventory(
-        fds=len(os.listdir(f"/proc/{pid}/fd")),
-        threads=len(os.listdir(f"/proc/{pid}/task")),
-        private_bytes=private_bytes(pid),
-        mapped_segments=sum("memfd:ringd" in line for line in maps.splitlines()),
-    )
 
 
 # ---------------------------------------------------------------- one rank's trainer
@@ -251,7 +216,7 @@ class Daemons:
         self._secret.write_text(os.urandom(16).hex())
         self._daemons: dict[int, subprocess.Popen[bytes]] = {}
         self._read: dict[str, int] = {}
-        self._service = self._spawn("rendezvous")
+        self._service = self._spawn("rendezvous", **self._where_it_listens())
         self.rendezvous = until(self._announced, "the rendezvous says where it listens")
 
     def start_daemons(self, *, but: Sequence[int] = ()) -> None:
@@ -290,13 +255,21 @@ class Daemons:
         log = self._log_path(part + str(settings.get("rank", "")))
         with log.open("ab") as output:
             return subprocess.Popen(
-                [sys.executable, "-m", "ringd", part],
+                [*self._prefix(settings.get("rank")), sys.executable, "-m", "ringd", part],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 cwd=self.folder,
                 env=environment(self.owner, **self._as_environment(**settings)),
             )
+
+    def _prefix(self, rank: object) -> list[str]:
+        """What the command of a rank's daemon, or (None) of the rendezvous, begins with."""
+        return []
+
+    def _where_it_listens(self) -> dict[str, object]:
+        """Settings of the rendezvous only."""
+        return {}
 
     def _as_environment(self, **more: object) -> dict[str, object]:
         settings: dict[str, object] = {
@@ -353,6 +326,21 @@ class Daemons:
         """kill -9 of a rank's daemon."""
         self._daemons[rank].kill()
         self._daemons[rank].wait()
+
+    def kill_rendezvous(self) -> float:
+        """kill -9 of the rendezvous; when that was (monotonic)."""
+        at = time.monotonic()
+        self._service.kill()
+        self._service.wait()
+        return at
+
+    def restart_rendezvous(self) -> None:
+        """Start it anew where it was, and await that it listens."""
+        host, _, port = self.rendezvous.rpartition(":")
+        self._log_path("rendezvous").unlink()
+        self._read.pop("rendezvous", None)
+        self._service = self._spawn("rendezvous", bind=host, port=port)
+        until(self._announced, "the rendezvous listens again")
 
     def end_daemon(self, rank: int) -> int:
         """SIGTERM; its exit code."""
@@ -446,7 +434,8 @@ class Daemons:
             if daemon.poll() is None:
                 daemon.send_signal(signal.SIGCONT)
                 daemon.terminate()
-        self._service.terminate()
+        if self._service.poll() is None:
+            self._service.terminate()
         for name, process in self._all_processes():
             try:
                 code = process.wait(PATIENCE_S)

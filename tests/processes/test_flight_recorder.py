@@ -11,7 +11,8 @@ from typing import Any
 from ringd.observe import dump_view
 from ringd.observe.dumps import parse, read
 from ringd.observe.explain import explain
-from tests.processes.harness import Daemons, inventory, until
+from tests.processes.harness import Daemons, until
+from tests.processes.inventory import inventory
 from tests.processes.programs import faults
 
 

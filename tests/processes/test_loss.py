@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.processes.harness import WIDER, Daemons, cpu_seconds, until
+from tests.processes.harness import WIDER, Daemons, until
+from tests.processes.inventory import cpu_seconds
 from tests.processes.links import link_of
 from tests.processes.programs import faults
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.processes.harness import WIDER, Daemons, private_bytes, until
+from tests.processes.harness import WIDER, Daemons, until
+from tests.processes.inventory import private_bytes
 from tests.processes.programs import faults, messages
 
 Standing = Callable[[int], Daemons]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.harness import Daemons, inventory, until
+from tests.processes.harness import Daemons, until
+from tests.processes.inventory import inventory
 from tests.processes.programs import faults
 
 Standing = Callable[[int], Daemons]

@@ -17,7 +17,8 @@ from ringd.transport.handshaking import fresh_nonce, shake_hands_as_dialer
 from ringd.transport.tcp import TcpTransport
 from ringd.wire.frame import MAGIC, PREAMBLE, VERSION
 from ringd.wire.handshake import DAEMON, LINK, RENDEZVOUS, Credentials, Expectation
-from tests.processes.harness import WIDER, Daemons, private_bytes, until
+from tests.processes.harness import WIDER, Daemons, until
+from tests.processes.inventory import private_bytes
 from tests.processes.programs import faults
 
 Standing = Callable[[int], Daemons]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from ringd.rendezvous.agent import Agent, AgentSettings, DaemonInfo
-from ringd.rendezvous.events import Lost
+from ringd.rendezvous.events import Claim, Lost, Start
 from ringd.rendezvous.reach import RetrySettings
 from ringd.rendezvous.service import RendezvousService, ServiceSettings
 from ringd.sim.clock import VirtualLoop, run
@@ -32,6 +32,7 @@ class Diary:
     def __init__(self) -> None:
         self.entries: list[tuple[Any, ...]] = []
         self.state: dict[str, Any] = {"fine": True}
+        self.claim: Claim | None = None
         self._written = asyncio.Event()
 
     def _write(self, *entry: Any) -> None:
@@ -66,8 +67,14 @@ class Diary:
     def on_refused(self, text: str) -> None:
         self._write("refused", text)
 
-    def on_start(self, epoch: int) -> None:
-        self._write("start", epoch)
+    def on_start(self, start: Start) -> None:
+        self._write("start", start.epoch)
+
+    def on_changed(self, epoch: int, rank: int) -> None:
+        self._write("changed", epoch, rank)
+
+    def on_not_reformed(self, text: str, facts: dict[str, Any]) -> None:
+        self._write("not reformed", text, facts)
 
     def on_left(self, rank: int, epoch: int, next_seqs: dict[int, int]) -> None:
         self._write("left", rank, epoch, next_seqs)
@@ -91,6 +98,15 @@ class Diary:
 
     def on_coordinator_lost(self, reason: str) -> None:
         self._write("coordinator lost", reason)
+
+    def on_coordinator_back(self) -> None:
+        self._write("coordinator back")
+
+    def on_claim(self) -> Claim | None:
+        return self.claim
+
+    def on_succession(self, silent: frozenset[int]) -> Address:
+        raise AssertionError("nobody succeeds here")
 
 
 class Recording:
@@ -219,6 +235,7 @@ class Scene:
             transport,
             credentials,
             self.address,
+            diary,
             diary,
             rng=self._rng,
             log=LOG,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,15 +24,19 @@ from ringd.rendezvous.verdicts import Answer, FlowView
 from ringd.transport.base import Address
 from ringd.vocabulary import MAX_WORLD
 from ringd.wire.frame import FrameError
+from ringd.wire.raised import MAX_TEXT as MAX_MESSAGE
+from ringd.wire.raised import Raised
 
 JOIN = {"address": ["::1", 4000], "version": "0.1", "pid": 7, "host": "b", "sizes": [1, 2]}
 DETACH = {"how": "raised", "detail": "x", "epoch": 2, "next_seq": 9, "groups": []}
+RAISED = Raised("ValueError", "bad data", "/job/train.py", 41)
 LINK = {"peer": 0, "reason": "reset", "epoch": 2}
 FAILED = {"epoch": 2, "group": 5, "members": [4, 3], "seq": 9, "error": {"code": "timeout"}}
 ANSWERED = {
     "inquiry": 7,
     "state": "waiting",
     "entered_s": 1.5,
+    "idle_s": 0.5,
     "waiting_on": [0],
     "bytes_done": 3,
     "bytes_total": 9,
@@ -45,6 +50,7 @@ ANSWER = Answer(
     1,
     "waiting",
     entered_s=1.5,
+    idle_s=0.5,
     waiting_on=(0,),
     bytes_done=3,
     bytes_total=9,
@@ -67,6 +73,17 @@ ANSWER = Answer(
             {**DETACH, "groups": [[4, 0], [2, 17]]},
             TrainerDetached(1, "raised", "x", 2, 9, ((4, 0), (2, 17))),
         ),
+        (
+            "detach",
+            {**DETACH, "exception": RAISED.words()},
+            TrainerDetached(1, "raised", "x", 2, 9, (), RAISED),
+        ),
+        (
+            "detach",
+            {**DETACH, "exception": {**RAISED.words(), "message": "m" * 9999}},
+            TrainerDetached(1, "raised", "x", 2, 9, (), replace(RAISED, message="m" * MAX_MESSAGE)),
+        ),
+        ("detach", {**DETACH, "exception": None}, TrainerDetached(1, "raised", "x", 2, 9)),
         ("link_lost", LINK, LinkLost(1, 0, "reset", 2)),
         ("op_failed", FAILED, OpFailed(1, 2, 5, (4, 3), 9, {"code": "timeout"})),
         ("op_answer", ANSWERED, OpAnswered(1, 7, ANSWER)),
@@ -102,6 +119,8 @@ def test_a_message_becomes_its_event(
         ("detach", {**DETACH, "detail": 3}),
         ("detach", {k: v for k, v in DETACH.items() if k != "groups"}),
         ("detach", {**DETACH, "groups": None}),
+        ("detach", {**DETACH, "exception": "ValueError"}),
+        ("detach", {**DETACH, "exception": {**RAISED.words(), "line": None}}),
         ("detach", {**DETACH, "groups": {4: 0}}),
         ("detach", {**DETACH, "groups": [4, 0]}),
         ("detach", {**DETACH, "groups": [[4]]}),
@@ -120,6 +139,7 @@ def test_a_message_becomes_its_event(
         ("op_failed", {k: v for k, v in FAILED.items() if k != "members"}),
         ("op_answer", {**ANSWERED, "state": "asleep"}),
         ("op_answer", {**ANSWERED, "entered_s": 1}),
+        ("op_answer", {**ANSWERED, "idle_s": None}),
         ("op_answer", {**ANSWERED, "waiting_on": [-1]}),
         ("op_answer", {**ANSWERED, "flows": [[0, 1, 2, 3]]}),
         ("op_answer", {**ANSWERED, "flows": [[0, 1, 2, "3", 0.0]]}),

@@ -26,7 +26,8 @@ from ringd.rendezvous.events import (
     TrainerDetached,
 )
 from ringd.rendezvous.inquiries import INQUIRY_S, MAX_INQUIRIES
-from ringd.rendezvous.membership import MAX_FAILED_OPS, Membership
+from ringd.rendezvous.membership import Membership
+from ringd.rendezvous.sentences import MAX_FAILED_OPS
 from ringd.rendezvous.verdicts import Answer
 from ringd.transport.base import Address
 
@@ -96,7 +97,15 @@ def failed(
 
 def lost(rank: int, case: str, detail: str, **more: Any) -> dict[str, Any]:
     base = {"rank": rank, "case": case, "detail": detail, "epoch": 1, "link": None}
+    base["exception"] = None
     return {**base, "verdict": "1.1", **more}
+
+
+def begun(
+    world_size: int, attempt: int, *, epoch: int = 1, last: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    members = list(range(world_size))
+    return {"epoch": epoch, "attempt": attempt, "members": members, "last": last}
 
 
 def sends(out: list[Instruction], kind: str) -> list[Send]:
@@ -219,9 +228,9 @@ def test_an_epoch_starts_when_every_rank_has_a_daemon_and_a_trainer() -> None:
     group.say(TrainerAttached(2, 5))
     assert group.attach(0) == [Send((0, 2), "waiting", {"joined": [0, 1, 2], "attached": [0, 2]})]
     assert group.attach(1) == [
-        Send((0,), "start", {"epoch": 1, "attempt": 1}),
-        Send((1,), "start", {"epoch": 1, "attempt": 1}),
-        Send((2,), "start", {"epoch": 1, "attempt": 5}),
+        Send((0,), "start", begun(3, 1)),
+        Send((1,), "start", begun(3, 1)),
+        Send((2,), "start", begun(3, 5)),
     ]
     assert group.membership.running() == (0, 1, 2)
 
@@ -237,17 +246,17 @@ def test_trainers_may_wait_before_the_last_daemon_comes() -> None:
 def test_a_group_of_one_starts_alone() -> None:
     group = Group(1)
     assert sends(group.join(0), "members")
-    assert group.attach(0) == [Send((0,), "start", {"epoch": 1, "attempt": 1})]
+    assert group.attach(0) == [Send((0,), "start", begun(1, 1))]
 
 
 def test_no_epoch_starts_before_every_trainer_of_the_one_before_has_ended() -> None:
     group = running(2)
     group.say(goodbye(0))
     out = group.attach(0, attempt=2)
-    assert out == [Send((0,), "waiting", {"joined": [0, 1], "attached": [0]})]
+    assert out == [Send((0, 1), "waiting", {"joined": [0, 1], "attached": [0]})]
     assert group.say(goodbye(1)) == [Send((0,), "left", left(1, 0))]
     assert group.membership.epoch == 1
-    assert sends(group.attach(1, attempt=2), "start")[0].fields == {"epoch": 2, "attempt": 2}
+    assert sends(group.attach(1, attempt=2), "start")[0].fields == begun(2, 2, epoch=2)
 
 
 @pytest.mark.parametrize("how", ["gave_up", "died", "raised", "goodbye"])
@@ -336,8 +345,8 @@ def test_after_a_loss_the_next_epoch_needs_all_ranks_anew() -> None:
     assert sends(group.join(1), "members")
     starts = sends(group.attach(1), "start")
     assert [s.fields for s in starts] == [
-        {"epoch": 2, "attempt": 2},
-        {"epoch": 2, "attempt": 1},
+        begun(2, 2, epoch=2),
+        begun(2, 1, epoch=2),
     ]
 
 

@@ -21,6 +21,7 @@ from ringd.transport.handshaking import fresh_nonce, shake_hands_as_dialer
 from ringd.wire.control import message
 from ringd.wire.frame import Kind, Limits, encode
 from ringd.wire.handshake import DAEMON, LINK, RENDEZVOUS, Credentials, Expectation, Identity
+from ringd.wire.raised import Raised
 from tests.rendezvous.scene import (
     DATA_PORT,
     JOB,
@@ -168,11 +169,14 @@ def test_a_goodbye_and_a_death_are_told_apart(play: Play) -> None:
     async def act(scene: Scene) -> None:
         members = await scene.running()
         members[0].agent.detach("goodbye", "", 1, {3: 2, 0: 7, 1: 0})
-        members[1].agent.detach("raised", "ValueError: x, train.py:3", 1, {0: 5})
+        raised = Raised("ValueError", "x", "/job/train.py", 3)
+        members[1].agent.detach("raised", "ValueError: x, train.py:3", 1, {0: 5}, raised)
         await members[2].diary.wrote("left", 0, 1, {0: 7, 3: 2, 1: 0})
         lost, *_ = await members[2].diary.heard("lost")
         assert (lost.rank, lost.case) == (1, "trainer raised")
         assert lost.detail == "ValueError: x, train.py:3"
+        assert lost.raised == raised
+        assert lost.to_fields()["exception"] == raised.words()
         await members[0].diary.heard("lost")
         assert members[1].diary.of("lost") == []
 
@@ -289,6 +293,7 @@ def answer(*, state: str, on: int) -> dict[str, Any]:
     return {
         "state": state,
         "entered_s": 1.0,
+        "idle_s": 1.0 if state == "absent" else 0.0,
         "waiting_on": [on] if state == "waiting" else [],
         "bytes_done": 0,
         "bytes_total": 8,

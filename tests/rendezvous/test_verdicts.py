@@ -107,6 +107,25 @@ def test_one_that_is_absent_and_one_that_is_mute_are_both_named_each_with_its_ca
     assert "rank 3 never entered it" in found.text
 
 
+@pytest.mark.parametrize("idle_s", [0.0, 0.9])
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_who_was_kept_in_another_call_is_not_blamed_beside_who_holds_all_up(
+    n: int, idle_s: float
+) -> None:
+    for kept in range(n):
+        culprit = (kept + 1) % n
+        answers = [*ring(n, without=[kept, culprit]), absent(kept, idle_s=idle_s)]
+        assert verdict(answers, n).culprits == (culprit,), "its daemon does not answer"
+        found = verdict([*answers, absent(culprit, idle_s=1.5)], n)
+        assert (found.case, found.culprits) == ("never entered", (culprit,))
+
+
+@pytest.mark.parametrize("idle_s", [0.0, 0.9, 1.1, 2.0])
+def test_where_nobody_else_is_missing_who_was_in_another_call_is_named(idle_s: float) -> None:
+    found = verdict([*ring(3, without=[2]), absent(2, idle_s=idle_s)], 3)
+    assert (found.case, found.culprits) == ("never entered", (2,))
+
+
 def test_each_case_of_several_absent_ranks_is_said() -> None:
     late = [absent(1, "stopped"), absent(2, "none"), absent(4), absent(5)]
     found = verdict([waiting(0, 1, 2, 4, 5), waiting(3, 0), *late], 6)

@@ -82,6 +82,8 @@ def test_partition_refuses_what_can_not_be_cut(count: int, n_chunks: int) -> Non
         ("all_to_all", "direct", 5, 1000, False, 800),
         ("all_to_all", "pairwise", 5, 1000, False, 800),
         ("barrier", "exchange", 8, 0, False, 0),
+        ("agree", "exchange", 5, 1, False, 4),
+        ("agree", "tree", 8, 1, False, 3),
         ("new_group", "exchange", 5, 8, False, 32),
         ("new_group", "tree", 8, 8, False, 24),
         ("reduce", "direct", 1, 1000, False, 0),

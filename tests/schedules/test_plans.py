@@ -10,7 +10,14 @@ import pytest
 
 from ringd.schedules.build import build
 from ringd.schedules.model import Schedule
-from ringd.vocabulary import ALGORITHMS, DETERMINISTIC_ALGORITHMS, REDUCING, ROOTED, OpSpec
+from ringd.vocabulary import (
+    ALGORITHMS,
+    DETERMINISTIC_ALGORITHMS,
+    REDUCING,
+    ROOTED,
+    OpSpec,
+    agree_spec,
+)
 from tests.schedules import plan_runner
 from tests.schedules.plan_runner import Array, run
 
@@ -22,8 +29,7 @@ PAIRS = [
         for algorithm in algorithms
         if algorithm != "auto"
     ),
-    ("new_group", "exchange"),
-    ("new_group", "tree"),
+    *((word, algorithm) for word in ("agree", "new_group") for algorithm in ("exchange", "tree")),
 ]
 REDUCTIONS = [pair for pair in PAIRS if pair[0] in REDUCING]
 IN_RANK_ORDER = [pair for pair in REDUCTIONS if pair[1] in DETERMINISTIC_ALGORITHMS]
@@ -52,6 +58,8 @@ def calls(collective: str, n: int, random: Random) -> list[Call]:
             return [Call(OpSpec(collective, "", "", ()), [NOTHING] * n, [NOTHING] * n, [])]
         case "all_to_all":
             return [all_to_all(n, random, most) for most in (4, 0)]
+        case "agree":
+            return [reduction(agree_spec(0), n, random, 1)]
         case "new_group":
             spec = OpSpec(collective, "int64", "max", (), counts=tuple(range(n)))
             return [reduction(spec, n, random, 1)]

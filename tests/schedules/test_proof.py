@@ -19,8 +19,7 @@ PAIRS = [
         for algorithm in algorithms
         if algorithm != "auto"
     ),
-    ("new_group", "exchange"),
-    ("new_group", "tree"),
+    *((word, algorithm) for word in ("agree", "new_group") for algorithm in ("exchange", "tree")),
 ]
 WIDENED = [
     (collective, algorithm)

@@ -8,7 +8,7 @@ from ringd.errors import InvalidArgumentError
 from ringd.schedules.build import build, build_group
 from ringd.schedules.proof import prove
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST, Thresholds, choose, is_widened
-from ringd.vocabulary import ALGORITHMS, REDUCING, OpSpec
+from ringd.vocabulary import ALGORITHMS, REDUCING, OpSpec, agree_spec
 
 KIB = 1024
 
@@ -159,8 +159,8 @@ def test_small_operations_go_by_world_only() -> None:
     scattered = OpSpec("reduce_scatter", "float32", "sum", (1,))
     assert [choose(scattered, n) for n in (16, 17)] == ["direct", "ring"]
     assert choose(replace(scattered, deterministic=True), 17) == "direct"
-    barrier = OpSpec("barrier", "", "", ())
-    assert [choose(barrier, n) for n in (16, 17)] == ["exchange", "tree"]
+    for spec in (OpSpec("barrier", "", "", ()), agree_spec(0)):
+        assert [choose(spec, n) for n in (16, 17)] == ["exchange", "tree"]
     assert choose(OpSpec("broadcast", "int64", "", (9,), root=0), 17) == "tree"
 
 

@@ -411,6 +411,94 @@ def test_an_end_is_told_to_a_stalled_host_when_it_goes_on(net: Net) -> None:
     net.run(main())
 
 
+def test_a_clogged_path_takes_nothing_and_what_it_took_arrives(net: Net) -> None:
+    async def main() -> None:
+        async with net.pair("a", "b") as (near, near_inbox, far, far_inbox):
+            near.send([b"taken"], 5)
+            net.network.clog("a", "b")
+            near.send([b" kept back"], 10)
+            far.send([b"the other way"], 13)
+            await asyncio.sleep(60)
+            assert (far_inbox.data, near.backlog_bytes) == (b"taken", 10)
+            assert near_inbox.data == b"the other way"
+            net.network.unclog("a", "b")
+            freed_at = net.loop.time()
+            await asyncio.sleep(1)
+            assert far_inbox.data == b"taken kept back"
+            assert far_inbox.times[-1] == freed_at + DELAY_S
+            assert near_inbox.endings == far_inbox.endings == []
+            assert len(near_inbox.drains) == 1
+
+    net.run(main())
+
+
+def test_a_slow_reader_reads_so_much_at_a_time_and_its_sender_backs_up(net: Net) -> None:
+    async def main() -> None:
+        async with net.pair("a", "b") as (near, _, _, far_inbox):
+            net.network.slow("b", 0.5, 100)
+            begin = net.loop.time()
+            near.send([bytes(2 * PIPE_BYTES)], 2 * PIPE_BYTES)
+            await asyncio.sleep(1)
+            assert far_inbox.times == [begin + DELAY_S + 0.5]
+            assert near.backlog_bytes == PIPE_BYTES - 100
+            await asyncio.sleep(10)
+            assert len(far_inbox.data) == 2 * PIPE_BYTES
+            gaps = {b - a for a, b in zip(far_inbox.times, far_inbox.times[1:], strict=False)}
+            assert gaps == {0.5}
+            net.network.slow("b", 0.0)
+            near.send([b"quick"], 5)
+            sent_at = net.loop.time()
+            await asyncio.sleep(1)
+            assert far_inbox.times[-1] == sent_at + DELAY_S
+
+    net.run(main())
+
+
+def test_a_fuse_resets_the_pair_after_so_many_bytes_of_one_way(net: Net) -> None:
+    async def main() -> None:
+        async with net.pair("a", "b") as (near, near_inbox, far, far_inbox):
+            net.network.fuse("a", "b", 10)
+            far.send([bytes(50)], 50)
+            near.send([b"nine left"], 9)
+            await asyncio.sleep(1)
+            assert (far_inbox.data, far_inbox.endings) == (b"nine left", [])
+            near.send([b"!"], 1)
+            await asyncio.sleep(1)
+            assert near_inbox.was_reset()
+            assert far_inbox.was_reset()
+            assert far_inbox.data == b"nine left", "what lights the fuse is lost with it"
+        async with net.pair("a", "b") as (near, _, _, far_inbox):
+            near.send([bytes(50)], 50)
+            await asyncio.sleep(1)
+            assert far_inbox.endings == [], "it burns once"
+
+    net.run(main())
+
+
+def test_lifting_undoes_all_faults_but_crashes(net: Net) -> None:
+    async def main() -> None:
+        network = net.network
+        async with net.pair("a", "b") as (near, _, _, far_inbox):
+            network.cut("a", "b")
+            network.clog("a", "b")
+            network.delay("a", "b", 5.0)
+            network.slow("b", 5.0, 1)
+            network.stall("b")
+            network.refuse("b", 1)
+            network.fuse("a", "b", 1)
+            network.crash("c")
+            network.lift()
+            near.send([b"as ever"], 7)
+            sent_at = net.loop.time()
+            await asyncio.sleep(1)
+            assert far_inbox.times == [sent_at + DELAY_S]
+            await net.dial("a", "b")
+            with pytest.raises(ConnectionRefusedError):
+                await net.dial("a", "c")
+
+    net.run(main())
+
+
 def test_a_delay_is_added_and_keeps_the_order(net: Net) -> None:
     async def main() -> None:
         async with net.pair("a", "b") as (near, _, _, far_inbox):

@@ -279,7 +279,7 @@ def test_a_run_goes_on_from_its_checkpoint(run: Run) -> None:
     assert len(set(said.parameters.values())) == 1
 
 
-@pytest.mark.parametrize("lost", [0, 3])
+@pytest.mark.parametrize("lost", [0, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_job_that_lost_a_rank_has_the_losses_of_one_that_did_not(
     run: Run, tmp_path: Path, lost: int
 ) -> None:

@@ -59,6 +59,28 @@ class TcpWorld:
             yield Address(LOCALHOST, sock.getsockname()[1])
 
 
+async def test_keepalive_and_user_timeout_are_set_on_both_ends_of_every_connection() -> None:
+    transport = tcp.TcpTransport()
+    accepted: list[Any] = []
+    listener = await transport.listen(Address(LOCALHOST, 0), accepted.append)
+    dialled = await transport.dial(
+        listener.address, deadline=asyncio.get_running_loop().time() + 10.0
+    )
+    while not accepted:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    for channel in (dialled, accepted[0]):
+        option = channel._sock.getsockopt
+        assert option(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        idle_s = option(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+        every_s = option(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+        probes = option(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+        assert idle_s + every_s * probes <= 30, "a path that died without a word shows in 30 s"
+        assert option(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+        assert option(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+        channel.abort()
+    listener.close()
+
+
 class TestTcp(TransportConformance):
     """Real sockets on loopback."""
 

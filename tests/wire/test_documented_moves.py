@@ -11,10 +11,11 @@ from ringd.vocabulary import ALGORITHMS, REDUCING, ROOTED, OpSpec
 from tests.wire.foreign.auto import KIB, Ask, resolve
 from tests.wire.foreign.rounds import Round, rounds
 
+TINY = ("barrier", "agree", "new_group")
 PAIRS = [
     (collective, algorithm)
     for collective, algorithms in ALGORITHMS.items()
-    for algorithm in (algorithms if collective != "new_group" else ("exchange", "tree"))
+    for algorithm in (("exchange", "tree") if collective in TINY else algorithms)
     if algorithm != "auto"
 ]
 
@@ -50,7 +51,7 @@ SIZES += [512 * KIB, 1024 * KIB, 1025 * KIB, 3 * 1024 * KIB, 40 * 1024 * KIB]
 
 @pytest.mark.parametrize("one_host", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("collective", [c for c in ALGORITHMS if c not in ("barrier", "new_group")])
+@pytest.mark.parametrize("collective", [c for c in ALGORITHMS if c not in TINY])
 def test_auto_is_what_the_page_says(collective: str, dtype: str, one_host: bool) -> None:
     in_parts = collective in ("all_gather", "reduce_scatter", "gather", "scatter")
     thresholds = ONE_HOST if one_host else DEFAULT_THRESHOLDS
@@ -73,8 +74,8 @@ def test_auto_is_what_the_page_says(collective: str, dtype: str, one_host: bool)
                 assert choose(spec, n, thresholds=thresholds) == resolve(ask), ask
 
 
-@pytest.mark.parametrize("collective", ["barrier", "new_group"])
-def test_auto_of_a_call_without_data_is_what_the_page_says(collective: str) -> None:
+@pytest.mark.parametrize("collective", TINY)
+def test_auto_of_a_call_of_at_most_one_element_is_what_the_page_says(collective: str) -> None:
     spec = OpSpec(collective, "", "", ())
     for n in (1, 2, 3, 16, 17, 100):
         for one_host, thresholds in ((False, DEFAULT_THRESHOLDS), (True, ONE_HOST)):

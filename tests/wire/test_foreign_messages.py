@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -180,6 +182,29 @@ async def test_offers_for_a_freed_group_are_sent_back() -> None:
             with pytest.raises(Failed) as failed:
                 await in_thread(group.mail.deliver, 0, number, bytes(80_000))
             assert failed.value.code == "group_freed"
+        await messages_still_pass(real, peer)
+
+
+async def test_who_frees_a_group_says_so_after_its_messages() -> None:
+    async with both() as (real, peer):
+        group = await a_group(real, peer, 0, 1)
+        data = np.arange(4, dtype=np.float32)
+        group.mail.post(0, 0, "float32", data.tobytes())
+        peer.link_to(0).note(LEFT, [peer.epoch], stream=group.stream)
+        first, second = np.zeros_like(data), np.zeros_like(data)
+        ends = [
+            real.zero.call(replace(message("recv", a, 1), group=1), a, 0) for a in (first, second)
+        ]
+        assert (await ends[0]).code == "ok"
+        assert first.tobytes() == data.tobytes()
+        error = (await ends[1]).error
+        assert error is not None
+        assert (error.code, error.rank, error.group) == ("group_freed", 1, 1)
+        await messages_still_pass(real, peer)
+        assert group.freed_by == set()
+        other = await a_group(real, peer, 0, 1)
+        real.zero.engine.groups.free(other.number)
+        await in_thread(peer.until, lambda: other.freed_by == {0})
         await messages_still_pass(real, peer)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -13,9 +12,11 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
 from ringd.errors import ConfigError, RingdError
+from ringd.wire import ipc
+from ringd.wire.bounds import Bound
 from ringd_client._calls import Place
-from ringd_client._core import Operation
 from ringd_client._environment import daemon_socket_or_none
+from ringd_client._operation import Question
 from ringd_client.communicator import Communicator, connect
 from ringd_client.torch import store as stores
 from ringd_client.torch.daemon import OwnDaemon
@@ -48,13 +49,13 @@ def create(opts: Any, pg_options: Any) -> RingdProcessGroup:
         world = _world() if ranks else None
         if world is None:
             meeting: Store = stores.fresh(opts.store, opts.group_size)
-            comm = _open_world(meeting, opts.group_rank, opts.group_size, until, options)
+            place = (opts.group_rank, opts.group_size)
+            comm = _open_world(meeting, *place, timeout_s, until, options)
         else:
             meeting = world.meeting
-            comm = _open_group(world, ranks, until)
+            comm = _open_group(world, ranks, timeout_s, until)
     except RingdError as exc:
         raise for_torch(exc) from exc.__cause__
-    comm._membership = replace(comm._membership, timeout_s=timeout_s)
     return RingdProcessGroup(comm, opts.store, meeting, options)
 
 
@@ -85,7 +86,7 @@ def _world() -> RingdProcessGroup | None:
 
 
 def _open_world(
-    meeting: Store, rank: int, size: int, until: float, options: Options
+    meeting: Store, rank: int, size: int, timeout_s: float, until: float, options: Options
 ) -> Communicator:
     """Connect to the daemon that there is, or to one of our own."""
     socket = daemon_socket_or_none()
@@ -97,6 +98,7 @@ def _open_world(
         comm = connect(
             socket=socket,
             timeout_s=max(until - time.monotonic(), 0.001),
+            default_timeout_s=timeout_s,
             arena_limit_bytes=options.arena_limit_bytes,
         )
     except RingdError as exc:
@@ -117,22 +119,26 @@ def _open_world(
 # ---------------------------------------------------------------- sub-groups
 
 
-def _open_group(world: RingdProcessGroup, ranks: tuple[int, ...], until: float) -> Communicator:
+def _open_group(
+    world: RingdProcessGroup, ranks: tuple[int, ...], timeout_s: float, until: float
+) -> Communicator:
     """Agree on a number with the other members, and have our daemon open the group.
 
     Raises:
         RendezvousError: a member did not come in time, or has other members in mind.
     """
     comm = world.comm
-    comm._state.admit()
+    epoch = comm.epoch
+    comm._state.admit_call(0, epoch)
     number = _agreed_number(comm, world.meeting, ranks, until)
-    operation: Operation[Any] = Operation("open a group", b"")
-    operation.begin(time.monotonic(), max(until - time.monotonic(), 1.0))
-    comm._connection.post_open_group(operation, number, ranks)
-    comm._connection.finish(operation)
-    comm._state.open_group(number)
-    place = Place(number, ranks.index(comm.rank), ranks)
-    return type(comm)(comm._connection, comm._arena, comm._membership, place)
+    members = tuple(comm.ranks[rank] for rank in ranks)
+    question = Question("open a group", ipc.OPEN_GROUP, number, members)
+    question.begin(time.monotonic(), Bound(max(until - time.monotonic(), 1.0)))
+    comm._connection.post(question)
+    comm._connection.finish(question)
+    comm._state.open_group(number, epoch)
+    place = Place(number, ranks.index(comm.rank), members)
+    return type(comm)(comm._connection, comm._arena, comm._membership, place, timeout_s)
 
 
 def _agreed_number(comm: Communicator, meeting: Store, ranks: tuple[int, ...], until: float) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -111,7 +110,7 @@ class Identity(_ProcessGroup):
     @property
     def timeout_s(self) -> float:
         """The deadline of a call that does not say another."""
-        return self.comm._membership.timeout_s
+        return self.comm.default_timeout_s
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Set the deadline of later calls.
@@ -122,7 +121,7 @@ class Identity(_ProcessGroup):
         value = seconds(timeout)
         if value is None:
             raise for_torch(InvalidArgumentError(f"a timeout is positive, not {timeout}"))
-        self.comm._membership = replace(self.comm._membership, timeout_s=value)
+        self.comm._default_timeout_s = value
 
     _set_default_timeout = set_timeout
 

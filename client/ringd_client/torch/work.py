@@ -13,8 +13,8 @@ from torch.distributed import Work
 
 from ringd.errors import RingdError
 from ringd_client._connection import Connection
-from ringd_client._core import Operation
 from ringd_client._handle import Handle
+from ringd_client._operation import Operation
 from ringd_client.torch.errors import for_torch
 from ringd_client.torch.pool import POOL
 

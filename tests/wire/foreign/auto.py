@@ -52,13 +52,14 @@ def resolve(ask: Ask) -> str:
         "all_to_all": _all_to_all,
         "broadcast": lambda a: "chain" if a.chain_pays else "tree",
         "barrier": lambda a: "exchange" if a.n <= 16 else "tree",
+        "agree": lambda a: "exchange" if a.n <= 16 else "tree",
         "new_group": lambda a: "exchange" if a.n <= 16 else "tree",
     }
     return rules[ask.collective](ask)
 
 
 def _on_one_host(ask: Ask) -> str:
-    if ask.collective == "barrier":
+    if ask.collective in ("barrier", "agree"):
         return "tree"
     if ask.collective == "all_reduce" and not ask.in_order and ask.total <= 256 * KIB:
         return "tree"

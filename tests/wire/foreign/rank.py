@@ -47,6 +47,8 @@ class Group:
         self.stream = 1 + number
         self.seq = 0
         self.mail = Mail(self)
+        self.freed_by: set[int] = set()
+        """Members from which no message comes any more."""
 
 
 class ForeignRank:
@@ -258,7 +260,13 @@ class ForeignRank:
         else:
             state = "failed" if op in self.failures else "done"
         waiting_on = [self.running[op]] if state == "waiting" else []
-        numbers = {"entered_s": 0.0, "bytes_done": 0, "bytes_total": 0, "next_seq": next_seq}
+        numbers = {
+            "entered_s": 0.0,
+            "idle_s": 0.0,
+            "bytes_done": 0,
+            "bytes_total": 0,
+            "next_seq": next_seq,
+        }
         trainer = {"trainer": "running", "pid": os.getpid(), "stack": []}
         facts = {"state": state, "waiting_on": waiting_on, "flows": [], **numbers, **trainer}
         self._tell("op_answer", inquiry=asked["inquiry"], **facts)
@@ -280,7 +288,10 @@ class ForeignRank:
             self._take(link, frame)
 
     def _take(self, link: Link, frame: Frame) -> None:
-        if frame.kind in (GOODBYE, LEFT, IDLE, BUSY):
+        if frame.kind == LEFT and frame.stream:
+            assert (frame.header, frame.payload) == ([self.epoch], b"")
+            self.groups[frame.stream - 1].freed_by.add(link.peer)
+        elif frame.kind in (GOODBYE, LEFT, IDLE, BUSY):
             assert (frame.stream, frame.payload) == (0, b"")
             link.said.append(frame.kind)
             if frame.kind == IDLE:

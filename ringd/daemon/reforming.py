@@ -1,0 +1,153 @@
+"""A trainer's wish for the next epoch, from its asking to the answer (ADR 15)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ringd.errors import (
+    InvalidArgumentError,
+    MembershipChangedError,
+    QuorumLostError,
+    RendezvousError,
+    RingdError,
+)
+
+if TYPE_CHECKING:
+    from ringd.engine.engine import Engine
+    from ringd.rendezvous.agent import Agent
+    from ringd.rendezvous.events import Start
+
+Reply = Callable[[RingdError | None, dict[str, Any] | None], None]
+"""Told once: why there is no next epoch for the trainer, or what it is told of it."""
+MIN_ASK_S = 0.05
+
+
+class Reforming:
+    """The wish of one rank's trainer; one at a time."""
+
+    def __init__(self, engine: Engine, agent: Agent) -> None:
+        self._engine = engine
+        self._agent = agent
+        self._gone: set[int] = set()
+        self._reply: Reply | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._min_size, self._timeout_s, self._until = 1, 0.0, 0.0
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is a wish that has no answer yet."""
+        return self._reply is not None
+
+    def gone(self, rank: int) -> None:
+        """The daemon of ``rank`` is known to be gone: it need not be asked."""
+        self._gone.add(rank)
+
+    def begin(self, min_size: Any, timeout_s: Any, reply: Reply) -> None:
+        """End the epoch here, see who can be reached, then ask the rendezvous.
+
+        A trainer that asks while its wish has no answer has given that up: this one takes its
+        place. What the rendezvous was asked stands, with its time and size.
+
+        Args:
+            min_size: how many ranks the next epoch must have.
+            timeout_s: after so long ``reply`` is told that there is none.
+        """
+        is_size = type(min_size) is int and min_size >= 1
+        if not is_size or not isinstance(timeout_s, float) or not timeout_s > 0:
+            reply(InvalidArgumentError("min_size counts ranks, timeout_s is positive"), None)
+            return
+        engine = self._engine
+        earlier, self._reply = self._reply, reply
+        self._min_size, self._timeout_s = min_size, timeout_s
+        self._until = engine.now() + timeout_s
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = engine.loop.call_later(timeout_s, self._expire)
+        if earlier is not None:
+            earlier(
+                MembershipChangedError("a later reform() has taken the place of this one"), None
+            )
+            return
+        over = MembershipChangedError(
+            f"epoch {engine.world.epoch} is over: this rank's trainer called reform()",
+            epoch=engine.world.epoch,
+            rank=engine.rank,
+        )
+        engine.epoch_over(over)
+        others = set(engine.world.ranks) - {engine.rank} - self._gone
+        engine.probing.begin(others, self._ask)
+
+    def _ask(self, cut_off: frozenset[int]) -> None:
+        world = self._engine.world
+        unbroken = world.next_seq if world.first_cut is None else world.first_cut
+        wish = {
+            "min_size": self._min_size,
+            "timeout_s": max(self._until - self._engine.now(), MIN_ASK_S),
+            "cut_off": sorted(cut_off),
+            "last_done": world.last_done,
+            "unbroken": unbroken - 1,
+            "agreed": None if world.agreed is None else [world.agreed[0], int(world.agreed[1])],
+        }
+        self._agent.reform(world.epoch, wish)
+
+    def _expire(self) -> None:
+        epoch = self._engine.world.epoch
+        if self._agent.connected:
+            error: RingdError = RendezvousError(
+                f"no next epoch within {self._timeout_s:g} s: epoch {epoch} is over, and not "
+                f"enough ranks asked for another one (min_size {self._min_size}). Call reform() "
+                "on all that live, start what is missing, or raise timeout_s of reform()",
+                epoch=epoch,
+            )
+        else:
+            error = QuorumLostError(
+                f"rank {self._engine.rank} can't reach the rendezvous for {self._timeout_s:g} s, "
+                "and the others may go on without it. Mend the network or start the rendezvous "
+                "anew, then call reform() again, or start this rank anew",
+                epoch=epoch,
+                here=[self._engine.rank],
+                missing=[rank for rank in self._engine.world.ranks if rank != self._engine.rank],
+            )
+        self._agent.detach("gave_up", "reform() had waited long enough", epoch)
+        self._answer(error, None)
+
+    def refuse(self, error: RingdError) -> None:
+        """There will be no next epoch for our trainer, or it is gone."""
+        self._answer(error, None)
+
+    def not_reformed(self, text: str, facts: dict[str, Any]) -> None:
+        """The rendezvous says so."""
+        lost = bool(facts.pop("quorum"))
+        self._answer((QuorumLostError if lost else RendezvousError)(text, **facts), None)
+
+    def answer_of(self, start: Start) -> Callable[[dict[str, Any]], None]:
+        """What the trainer is to be told of an epoch that begins; call it before, and what it
+        returns after, with the facts of the welcome."""
+        before, history = self._engine.world, start.history
+        old = before.ranks if history is None else history.members
+        told: dict[str, Any] = {
+            "lost": [rank for rank in old if rank not in start.members],
+            "joined": [rank for rank in start.members if rank not in old],
+            "completed_by_all": -1,
+            "completed_by_any": -1,
+            "agreed": None,
+        }
+        if history is not None and history.epoch == before.epoch:
+            told["completed_by_all"] = history.completed_by_all
+            told["completed_by_any"] = history.completed_by_any
+            answers = (bool(value) for seq, value in history.agreed if seq == before.agree_cut)
+            told["agreed"] = next(answers, None)
+        return lambda facts: self._answer(None, {**facts, **told})
+
+    def _answer(self, error: RingdError | None, facts: dict[str, Any] | None) -> None:
+        reply, self._reply = self._reply, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._engine.probing.cancel()
+        if error is None:
+            self._gone.clear()
+        if reply is not None:
+            reply(error, facts)

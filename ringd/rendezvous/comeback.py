@@ -1,0 +1,166 @@
+"""The way back to a rendezvous that was lost: at its address, or at a daemon that succeeds it.
+
+Where the rendezvous is a service of its own there is one address, and time. Where a daemon holds it
+(ADR 16), the seats are tried in their order: one whose daemon answers that it is not the rendezvous
+may still have it, or be about to become it; one that does not answer is passed over; and who comes
+to its own seat, with nobody before it, becomes the rendezvous.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from ringd.errors import HandshakeRefusedError, RingdError
+from ringd.rendezvous.reach import RetrySettings, describe
+from ringd.transport.base import Address
+
+SEAT_TIMEOUT_S = 1.0
+"""How long a daemon that may be the rendezvous may take to answer."""
+STEADY_S = 5.0
+"""A connection that lived so long was no failure to connect."""
+ALIVE = frozenset({"not_rendezvous", "rank_taken", "role"})
+"""Refusals of a daemon of this job that lives; any other is a stranger's."""
+
+Outcome = Literal["taken", "refused", "unreachable"]
+
+
+@dataclass(slots=True)
+class Places:
+    """Where the rendezvous may be.
+
+    Attributes:
+        own: our seat.
+        configured: where it was to begin with.
+        at: where it was last.
+        seat: the seat of the daemon that held it last; None: it was a service of its own.
+        daemons: where each seat's daemon listens.
+    """
+
+    own: int
+    configured: Address
+    at: Address
+    seat: int | None = None
+    daemons: dict[int, Address] = field(default_factory=dict)
+
+    @property
+    def embedded(self) -> bool:
+        """Whether a daemon holds it, so that another one may succeed."""
+        return self.seat is not None and self.own in self.daemons
+
+    def in_turn(self) -> Iterator[tuple[int | None, Address]]:
+        """Each place once, with its seat: where it was, where it began, then all seats."""
+        places = [(self.seat, self.at), (None, self.configured)]
+        if self.embedded and self.seat is not None:
+            if self.seat in self.daemons:
+                places.append((self.seat, self.daemons[self.seat]))
+            places += sorted(self.daemons.items())
+        seen: set[tuple[int | None, Address]] = set()
+        addresses: set[Address] = set()
+        for place in places:
+            if place not in seen and (place[1] not in addresses or place[0] == self.own):
+                seen.add(place)
+                addresses.add(place[1])
+                yield place
+
+
+class Comeback:
+    """Tries again, with back-off, until a rendezvous takes us.
+
+    Args:
+        places: read anew at each try.
+        join: one attempt to join at an address, by a loop time; raises OSError or
+            HandshakeRefusedError.
+        succeed: become the rendezvous, as these seats don't answer; where it listens.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        join: Callable[[Address, float], Awaitable[None]],
+        succeed: Callable[[frozenset[int]], Address],
+        *,
+        rng: random.Random,
+        log: logging.Logger,
+        settings: RetrySettings,
+    ) -> None:
+        self._places = places
+        self._join = join
+        self._succeed = succeed
+        self._rng = rng
+        self._log = log
+        self._settings = settings
+        self._delay_s = settings.first_delay_s
+        self._joined_at = float("-inf")
+        self._cause = ""
+        self._answered: list[tuple[int | None, Address]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """The rendezvous is lost: go and find it, unless we are at it already."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._joined_at > STEADY_S:
+            self._delay_s = self._settings.first_delay_s
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run())
+
+    def end(self) -> None:
+        """Give it up; may be called twice."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(self._delay_s * self._rng.uniform(0.5, 1.0))
+            self._delay_s = min(2 * self._delay_s, self._settings.max_delay_s)
+            if await self._go_round():
+                self._joined_at = asyncio.get_running_loop().time()
+                self._cause = ""
+                return
+
+    async def _go_round(self) -> bool:
+        """Try each place in turn, first those that answered last time; whether one took us."""
+        places = self._places
+        silent: set[int] = set()
+        alive: set[int | None] = set()
+        answered, self._answered = self._answered, []
+        in_turn = list(places.in_turn())
+        for seat, address in [*answered, *(place for place in in_turn if place not in answered)]:
+            if places.embedded and seat == places.own:
+                if alive:
+                    continue
+                address = self._succeed(frozenset(silent))
+            outcome = await self._try(address)
+            if outcome == "taken":
+                places.at = address
+                return True
+            if outcome == "refused":
+                alive.add(seat)
+                self._answered.append((seat, address))
+            elif seat is not None:
+                silent.add(seat)
+            silent -= {seat for seat in alive if seat is not None}
+        return False
+
+    async def _try(self, address: Address) -> Outcome:
+        limit_s = SEAT_TIMEOUT_S if self._places.embedded else self._settings.attempt_timeout_s
+        try:
+            await self._join(address, asyncio.get_running_loop().time() + limit_s)
+        except HandshakeRefusedError as exc:
+            self._tell(address, str(exc))
+            return "refused" if exc.fields.get("reason") in ALIVE else "unreachable"
+        except (OSError, RingdError) as exc:
+            self._tell(address, describe(exc))
+            return "unreachable"
+        return "taken"
+
+    def _tell(self, address: Address, cause: str) -> None:
+        """Log a cause, once as long as it stays the same."""
+        if cause != self._cause and not self._places.embedded:
+            self._log.info("the rendezvous at %s can't be reached yet: %s", address, cause)
+        self._cause = cause

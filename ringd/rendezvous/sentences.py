@@ -1,0 +1,81 @@
+"""How operations that failed end for all: the first report of each is judged, once (ADR 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ringd.rendezvous.events import OpAnswered, OpFailed, Send
+from ringd.rendezvous.inquiries import ASKED_ABOUT, Inquiries, error_of
+
+MAX_FAILED_OPS = 4096
+"""Operations whose first error is remembered, so that later ones are not told."""
+
+
+class Sentences:
+    """Of the current epoch.
+
+    Args:
+        number: gives the id of the next verdict.
+        present: ranks whose daemon is here: they are asked, and told.
+    """
+
+    def __init__(self, number: Callable[[], str], present: Callable[[], tuple[int, ...]]) -> None:
+        self._number = number
+        self._present = present
+        self._failed: dict[tuple[int, int, int], None] = {}
+        self._inquiries = Inquiries()
+
+    def next_deadline(self) -> float | None:
+        """When the next inquiry ends, whoever has not answered."""
+        return self._inquiries.next_deadline()
+
+    def clear(self) -> None:
+        """A new epoch."""
+        self._failed.clear()
+        self._inquiries.clear()
+
+    def gone(self, rank: int) -> None:
+        """A daemon is gone: nobody waits for its answer."""
+        self._inquiries.gone(rank)
+
+    def answer(self, event: OpAnswered) -> None:
+        """What a daemon knows of an operation that was asked about."""
+        self._inquiries.answer(event)
+
+    def report(self, event: OpFailed, now: float) -> list[Send]:
+        """An operation of the current epoch failed somewhere."""
+        op = event.key
+        if op in self._failed:
+            return []
+        if len(self._failed) >= MAX_FAILED_OPS:
+            del self._failed[next(iter(self._failed))]
+        self._failed[op] = None
+        if event.error.get("code") in ASKED_ABOUT:
+            asked = self._inquiries.begin(event, self._present(), now)
+            if asked is not None:
+                return [asked]
+        error = dict(event.error)
+        fields = error.get("fields")
+        fields = fields if isinstance(fields, dict) else {}
+        # One that quotes an earlier operation's is that verdict.
+        error["fields"] = {**fields, "verdict": fields.get("verdict") or self._number()}
+        return [self._sentence(event, error)]
+
+    def ended(self, now: float) -> list[Send]:
+        """The verdicts of inquiries that are complete, or due."""
+        return [
+            self._sentence(i.first, error_of(i.first, i.judge(), self._number()))
+            for i in self._inquiries.ended(now)
+        ]
+
+    def _sentence(self, event: OpFailed, error: dict[str, Any]) -> Send:
+        """Tell everybody how an operation ended, who reported it too."""
+        fields = {
+            "epoch": event.epoch,
+            "group": event.group,
+            "lowest": event.lowest,
+            "seq": event.seq,
+            "error": error,
+        }
+        return Send(self._present(), "abort", fields)

@@ -1,0 +1,153 @@
+"""What happens to an elastic job: each takes a rank out, or might, and brings it back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from ringd.sim.cluster import RENDEZVOUS_AT, host
+from ringd.sim.elastic import CALL_S, REFORM_S, Job
+from ringd.transport.memory import Death
+
+RENDEZVOUS = RENDEZVOUS_AT.host
+DEATHS: tuple[Death, ...] = ("reset", "eof", "silence")
+AWAY_S = 8.0
+"""A rank is gone for up to so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    """One kind.
+
+    Attributes:
+        run: from the strike until every rank that is to come back has been let in.
+        harmless: no call fails, and the epoch goes on.
+        least: of how many ranks a job must be.
+    """
+
+    name: str
+    run: Callable[[Job, random.Random], Awaitable[None]]
+    harmless: bool = False
+    least: int = 2
+
+
+def _victim(job: Job, rng: random.Random) -> int:
+    seat = rng.randrange(job.cluster.n)
+    job.note("strike", seat)
+    return seat
+
+
+async def _crash(job: Job, rng: random.Random) -> None:
+    await _all_crash(job, rng, [_victim(job, rng)])
+
+
+async def _two_crash(job: Job, rng: random.Random) -> None:
+    await _all_crash(job, rng, rng.sample(range(job.cluster.n), 2))
+
+
+async def _all_crash(job: Job, rng: random.Random, seats: list[int]) -> None:
+    for seat in seats:
+        job.cluster.crash(seat, rng.choice(DEATHS))
+        job.end(seat)
+        await asyncio.sleep(rng.choice((0.0, rng.uniform(0.0, 4.0))))
+    await asyncio.sleep(rng.uniform(0.0, AWAY_S))
+    await asyncio.gather(*(job.bring_back(seat, daemon=True) for seat in seats))
+
+
+async def _trainer_dies(job: Job, rng: random.Random) -> None:
+    seat = _victim(job, rng)
+    job.cluster.trainers[seat].die()
+    job.end(seat)
+    await asyncio.sleep(rng.uniform(0.0, AWAY_S))
+    await job.bring_back(seat, daemon=False)
+
+
+async def _trainer_leaves(job: Job, rng: random.Random) -> None:
+    seat = _victim(job, rng)
+    job.workers[seat].leaves = True
+    await job.until(lambda: job.is_over(seat), f"rank {seat} leaves", 5.0)
+    await asyncio.sleep(rng.uniform(0.0, AWAY_S))
+    await job.bring_back(seat, daemon=False)
+
+
+async def _late(job: Job, rng: random.Random) -> None:
+    """A rank is busy for so long that the others may go on without it; then it comes as it is."""
+    job.workers[_victim(job, rng)].asleep_s = rng.uniform(0.5, 12.0)
+
+
+async def _stall(job: Job, rng: random.Random) -> None:
+    """A host stands still, and goes on: it may find that it was given up."""
+    seat = _victim(job, rng)
+    job.struck.add(seat)
+    job.cluster.network.stall(host(seat))
+    await asyncio.sleep(rng.uniform(1.0, AWAY_S))
+    job.cluster.network.resume(host(seat))
+    await _come_to_terms(job)
+
+
+async def _control_reset(job: Job, rng: random.Random) -> None:
+    seat = _victim(job, rng)
+    job.struck.add(seat)
+    job.cluster.network.reset((host(seat), RENDEZVOUS))
+    await _come_to_terms(job)
+
+
+async def _split(job: Job, rng: random.Random) -> None:
+    """The network falls into two parts; the rendezvous is in one, or still seen by both."""
+    seats = rng.sample(range(job.cluster.n), job.cluster.n)
+    at = rng.randint(1, len(seats) - 1)
+    here, there = seats[:at], seats[at:]
+    job.note("split", str(here), str(there))
+    seen_by_both = rng.random() < 0.5
+    job.struck.update(seats if seen_by_both else there)
+    for seat in there:
+        for other in here:
+            job.cluster.network.cut(host(seat), host(other))
+        if not seen_by_both:
+            job.cluster.network.cut(host(seat), RENDEZVOUS)
+    before = job.commits()
+    await asyncio.sleep(rng.uniform(10.0, 20.0))
+    went_on = [[s for s in side if job.commits()[s] > before[s] + 1] for side in (here, there)]
+    if all(went_on) or not any(went_on):
+        job.wrong(f"of a network split into {here} and {there}, {went_on} went on")
+    job.cluster.network.lift()
+    await _come_to_terms(job)
+
+
+async def _come_to_terms(job: Job) -> None:
+    """Who could not stay is started anew, once it knows: a call and a reform() later."""
+    await asyncio.sleep(CALL_S + REFORM_S)
+    await job.until(lambda: job.whole or all(map(job.is_settled, job.struck)), "settled", 60.0)
+    out = [seat for seat in job.struck if job.workers[seat].out is not None]
+    await asyncio.gather(*(job.bring_back(seat, daemon=True) for seat in out))
+
+
+async def _resets(job: Job, rng: random.Random) -> None:
+    """Links break amid frames, and are made anew."""
+    for _ in range(rng.randint(1, 5)):
+        ends = [host(seat) for seat in rng.sample(range(job.cluster.n), 2)]
+        job.cluster.network.fuse(ends[0], ends[1], rng.choice((1, 100, 5000)))
+        await asyncio.sleep(rng.uniform(0.0, 0.5))
+
+
+async def _pause(job: Job, rng: random.Random) -> None:
+    seat = _victim(job, rng)
+    job.cluster.network.stall(host(seat))
+    await asyncio.sleep(rng.uniform(0.0, 1.0))
+    job.cluster.network.resume(host(seat))
+
+
+HAPPENINGS = (
+    Happening("crash", _crash),
+    Happening("two crash", _two_crash, least=3),
+    Happening("trainer dies", _trainer_dies),
+    Happening("trainer leaves", _trainer_leaves),
+    Happening("late", _late),
+    Happening("stall", _stall),
+    Happening("control reset", _control_reset),
+    Happening("split", _split),
+    Happening("resets", _resets, harmless=True),
+    Happening("pause", _pause, harmless=True),
+)

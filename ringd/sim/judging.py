@@ -1,0 +1,156 @@
+"""What a fault excuses, and what the verdicts on it must have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ringd.errors import (
+    CollectiveError,
+    CollectiveMismatchError,
+    CollectiveTimeoutError,
+    MembershipChangedError,
+    PeerLostError,
+    RingdError,
+)
+from ringd.rendezvous.verdicts import LATE_SHARE
+from ringd.sim.faults import SHORT_S, Fault
+from ringd.sim.invariants import LEFT, disagreement
+from ringd.vocabulary import POINT_TO_POINT, RECV
+
+_CHANGE_S = 0.2
+"""How long what was seen before a change may still show."""
+_ROUNDED = 0.1
+"""Of the time that a call took: what is told takes a moment, and the fault itself some."""
+LATE = frozenset({"never entered", "entered late"})
+_LOSSES = (PeerLostError, CollectiveTimeoutError, MembershipChangedError)
+
+
+class Judge:
+    """Of the errors of one run.
+
+    Attributes:
+        errors: by step of the program, each rank's error.
+        uneven: steps that use a group that only some of its members got.
+        messages_missed: a send or receive timed out, so that later ones may meet another's.
+    """
+
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
+        self._loop = fault.network.loop
+        self._entered: dict[int, dict[int, float]] = {}
+        self._ended: dict[int, dict[int, float]] = {}
+        self.errors: dict[int, dict[int, RingdError]] = {}
+        self.uneven: set[int] = set()
+        self.messages_missed = False
+
+    @property
+    def _may_expire(self) -> bool:
+        """Some rank's calls can come to their deadline."""
+        return min(self._fault.timeouts) <= max(SHORT_S)
+
+    # One error
+
+    def enters(self, rank: int, step: int) -> None:
+        """A rank makes the call of a step (of several, the first counts)."""
+        self._entered.setdefault(step, {}).setdefault(rank, self._loop.time())
+
+    def takes(self, rank: int, step: int, error: RingdError) -> str | None:
+        """What is wrong with an error that a rank got in a step, by itself; None: nothing."""
+        self.errors.setdefault(step, {})[rank] = error
+        self._ended.setdefault(step, {})[rank] = self._loop.time()
+        timed_out = isinstance(error, CollectiveTimeoutError)
+        effect = self._fault.kind.effect
+        if effect == "slow":  # a pipe of a kilobyte and a third of a second may be too slow
+            return None if timed_out else "a slow link is no reason for it"
+        if not self._fault.struck or effect == "none":
+            return "there was no fault"
+        if timed_out and self._may_expire:
+            self.messages_missed |= error.fields.get("op") in POINT_TO_POINT
+            return None
+        if self.messages_missed and isinstance(error, CollectiveMismatchError):
+            return None
+        if effect != "lost":
+            return "no fault explains it"
+        return self._of_victim(error) if rank == self._fault.victim else self._of_another(error)
+
+    def _of_victim(self, error: RingdError) -> str | None:
+        """Its own error: a peer may tell it that it is lost, who can't say more than that."""
+        told = type(error) is CollectiveError and f"rank {self._fault.victim} is lost" in str(error)
+        return None if told or isinstance(error, _LOSSES) else "its loss does not explain it"
+
+    def _of_another(self, error: RingdError) -> str | None:
+        """A survivor's error: it says that the victim is lost."""
+        if self._fault.kind.cases == {LEFT} and error.fields.get("op") == RECV:
+            return None  # from any source: who is left might have sent it
+        if not isinstance(error, PeerLostError):
+            return "the loss of a rank is no reason for it"
+        return None if error.rank == self._fault.victim else f"it blames rank {error.rank}"
+
+    # All errors
+
+    def judged(self, steps: Sequence[int]) -> str | None:
+        """What is wrong with the verdicts on ``steps``, taken together; None: nothing."""
+        first = True
+        for step in sorted(self.errors):
+            if step in steps and step not in self.uneven:
+                errors = self._reachable(self.errors[step])
+                # Who comes when the epoch is over is told that, and not how the call ended before.
+                lost = [e for e in errors.values() if isinstance(e, PeerLostError)]
+                others = [e for e in errors.values() if not isinstance(e, PeerLostError)]
+                wrong = disagreement(lost) or disagreement(others)
+                for rank, error in errors.items():
+                    wrong = wrong or self._misnamed(rank, step, error, first=first)
+                if wrong is not None:
+                    return f"step {step}: {wrong}"
+            first = False
+        return None
+
+    def _reachable(self, errors: dict[int, RingdError]) -> dict[int, RingdError]:
+        """Without those of a victim that the others can't hear."""
+        fault = self._fault
+        deaf = fault.kind.renewed or fault.kind.name == "alone"
+        return {r: e for r, e in errors.items() if r != fault.victim or not deaf}
+
+    def _misnamed(self, rank: int, step: int, error: RingdError, *, first: bool) -> str | None:
+        """Who is blamed without being the culprit, or late because of it; or how it is called.
+
+        Args:
+            first: nothing has failed before, so that the fault itself must be named.
+        """
+        fault, fields = self._fault, error.fields
+        if not self._may_expire or self._is_changing(self._ended[step][rank]):
+            return None
+        blamed = set(fields["culprits"])
+        guilty = {fault.victim} | ({fault.other} if fault.kind.link else set())
+        well = {r for r in blamed - guilty if not self._was_late(r, step, rank)}
+        if well:
+            return f"rank {rank} blames {sorted(well)}: {error}"
+        if not first:
+            return None
+        if fields["partial"]:
+            return None if self._may_have_none(rank) else f"rank {rank} has no verdict: {error}"
+        if not blamed:
+            return f"rank {rank} blames nobody: {error}"
+        late = any(self._was_late(r, step, rank) for r in blamed)
+        if fields["case"] not in (fault.kind.cases | LATE if late else fault.kind.cases):
+            return f"rank {rank} calls it {fields['case']!r}: {error}"
+        return None
+
+    def _is_changing(self, ended: float) -> bool:
+        """Whether the fault had just ended, when the ranks were asked what they see: some see it
+        still, some do not."""
+        return any(0 <= ended - change <= _CHANGE_S for change in self._fault.changes)
+
+    def _was_late(self, rank: int, step: int, told: int) -> bool:
+        """Whether a rank had not made a call when ``told`` was told so, or made it late."""
+        entered, ended = self._entered[step], self._ended[step][told]
+        share = LATE_SHARE - _ROUNDED
+        return entered.get(rank, ended) >= ended - (ended - min(entered.values())) * (1 - share)
+
+    def _may_have_none(self, rank: int) -> bool:
+        """Whether the rank has no verdict, but a view: it could not reach the rendezvous, or came
+        to the call when one that could not had ended it."""
+        fault = self._fault
+        if fault.kind.name == "no coordinator":
+            return rank in (fault.other, fault.victim)
+        return fault.kind.name == "coordinator dies"

@@ -1,0 +1,106 @@
+"""What a session makes of its trainer's last words, and of a bound that is none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ringd.daemon.node import Node
+from ringd.daemon.server import ClientServer
+from ringd.daemon.session import Session
+from ringd.wire import ipc
+from ringd.wire.bounds import Bound
+from ringd.wire.raised import Raised
+
+EXCEPTION = {"type": "ValueError", "message": "bad data", "file": "/job/train.py", "line": 41}
+RAISED = Raised("ValueError", "bad data", "/job/train.py", 41)
+TEXT = "ValueError: bad data (train.py:41)"
+End = tuple[str, str, Raised | None]
+
+
+class Witness:
+    """As much of a node as is told of a trainer's end and of its calls."""
+
+    log = logging.getLogger("test")
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
+        self.bounds: asyncio.Queue[Bound | None] = asyncio.Queue()
+        self.engine = SimpleNamespace(submit=self.submit)
+
+    def submit(self, *_: Any, bound: Bound | None, **__: Any) -> None:
+        self.bounds.put_nowait(bound)
+
+    def attach(self, session: Session, timeout_s: float) -> None:
+        session.welcome(1, {"rank": 0, "world_size": 2})
+
+    def detach(self, session: Session, how: str, detail: str, raised: Raised | None = None) -> None:
+        self.ended.set_result((how, detail, raised))
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Witness]:
+    node = Witness()
+    server = ClientServer(asyncio.get_running_loop(), cast(Node, node), tmp_path / "0.sock")
+    yield node
+    server.close()
+
+
+@pytest.fixture
+async def client(tmp_path: Path, node: Witness) -> AsyncIterator[socket.socket]:
+    """A trainer that has attached."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(str(tmp_path / "0.sock"))
+        sock.send(ipc.pack(ipc.HELLO, {"version": ipc.VERSION, "role": "trainer"}))
+        sock.setblocking(False)
+        loop = asyncio.get_running_loop()
+        assert ipc.unpack(await loop.sock_recv(sock, 65536))[0] == ipc.WELCOME
+        yield sock
+
+
+@pytest.mark.parametrize(
+    ("words", "end"),
+    [
+        ({"how": "closed", "detail": ""}, ("goodbye", "", None)),
+        ({"how": "closed", "exception": EXCEPTION}, ("goodbye", "", None)),
+        ({"how": "raised", "detail": TEXT, "exception": EXCEPTION}, ("raised", TEXT, RAISED)),
+        ({"how": "raised", "exception": EXCEPTION}, ("raised", TEXT, RAISED)),
+        ({"how": "raised", "detail": "of an older client"}, ("raised", "of an older client", None)),
+        ({"how": "raised", "detail": "d" * 9999}, ("raised", "d" * 2000, None)),
+    ],
+)
+async def test_a_goodbye_is_passed_on_with_its_exception(
+    node: Witness, client: socket.socket, words: dict[str, Any], end: End
+) -> None:
+    client.send(ipc.pack(ipc.GOODBYE, words))
+    assert await asyncio.wait_for(node.ended, 10) == end
+    loop = asyncio.get_running_loop()
+    assert ipc.unpack(await loop.sock_recv(client, 65536)) == [ipc.BYE]
+
+
+@pytest.mark.parametrize("exception", ["ValueError", {**EXCEPTION, "line": "41"}, {}])
+async def test_one_that_can_not_be_read_counts_as_a_death(
+    node: Witness, client: socket.socket, exception: Any
+) -> None:
+    client.send(ipc.pack(ipc.GOODBYE, {"how": "raised", "detail": "", "exception": exception}))
+    how, detail, raised = await asyncio.wait_for(node.ended, 10)
+    assert (how, raised) == ("died", None)
+    assert "sent a message that can't be read" in detail
+
+
+async def test_a_call_comes_with_the_bound_that_was_asked_for(
+    node: Witness, client: socket.socket
+) -> None:
+    submit = [ipc.SUBMIT, 1, b"spec", 1.9, 0.0, 0, 0, None]
+    for bound, found in (([2.0, 1], Bound(2.0, 1)), (None, None)):
+        client.send(ipc.pack(*submit, bound))
+        assert await asyncio.wait_for(node.bounds.get(), 10) == found
+    client.send(ipc.pack(*submit, [0, 1]))
+    assert (await asyncio.wait_for(node.ended, 10))[0] == "died"

@@ -1,0 +1,197 @@
+"""The choice of the next epoch, by tables, and how the membership comes to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ringd.rendezvous.events import (
+    DaemonAdmitted,
+    DaemonJoined,
+    DaemonLost,
+    Event,
+    Instruction,
+    ReformWanted,
+    Send,
+    Tick,
+    TrainerAttached,
+    TrainerDetached,
+)
+from ringd.rendezvous.membership import Membership
+from ringd.rendezvous.reforming import ALLOWED_PART, Wishes, together
+from ringd.transport.base import Address
+
+
+@pytest.mark.parametrize(
+    ("n", "cuts", "side"),
+    [
+        (3, [], [0, 1, 2]),
+        (3, [(0, 2), (1, 2)], [0, 1]),
+        (3, [(0, 1), (0, 2)], [1, 2]),
+        (3, [(0, 1)], [0, 2]),  # of two that can't reach each other the later one goes
+        (2, [(0, 1)], [0]),
+        (5, [(a, b) for a in (0, 1) for b in (2, 3, 4)], [2, 3, 4]),
+        (4, [(0, 2), (0, 3), (1, 2), (1, 3)], [0, 1]),
+        (1, [], [0]),
+        (0, [], []),
+    ],
+)
+def test_together_are_those_who_reach_each_other(
+    n: int, cuts: list[tuple[int, int]], side: list[int]
+) -> None:
+    assert together(range(n), {frozenset(cut) for cut in cuts}) == side
+
+
+def wishes(*asked: ReformWanted) -> Wishes:
+    found = Wishes()
+    for event in asked:
+        found.add(event, 0.0)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("asked", "left", "majority", "members"),
+    [
+        ((0, 1, 2), (), True, (0, 1, 2)),
+        ((0, 1), (), True, (0, 1)),
+        ((0, 1), (), False, (0, 1)),
+        ((0,), (), True, ()),
+        ((0,), (), False, (0,)),
+        ((0,), (1, 2), True, (0,)),  # who said goodbye does not count
+        ((0,), (1,), True, ()),  # half is no majority
+    ],
+)
+def test_a_majority_is_more_than_half_of_those_who_did_not_leave(
+    asked: tuple[int, ...], left: tuple[int, ...], majority: bool, members: tuple[int, ...]
+) -> None:
+    choice = wishes(*(ReformWanted(r, 1, 1) for r in asked)).choose(
+        (0, 1, 2), left, (), majority=majority
+    )
+    assert choice.members == members
+    assert choice.final == (not members)
+
+
+def test_newcomers_fill_up_to_the_wanted_size_and_stand_behind() -> None:
+    found = wishes(ReformWanted(2, 1, 1, min_size=3), ReformWanted(1, 1, 1))
+    short = found.choose((2, 1, 3), (), (), majority=False)
+    assert (short.members, short.final) == ((), False)
+    assert "ranks 2, 1 came together, and reform() was asked for 3" in short.obstacle
+    assert found.choose((2, 1, 3), (), (0,), majority=False).members == (2, 1, 0)
+
+
+def test_the_history_is_the_lowest_and_the_highest_of_the_survivors() -> None:
+    found = wishes(
+        ReformWanted(0, 1, 1, last_done=9, unbroken=8, agreed=(8, 1)),
+        ReformWanted(1, 1, 1, last_done=7, unbroken=5),
+        ReformWanted(3, 1, 1, last_done=11, unbroken=2, agreed=(3, 0)),
+    )
+    assert found.history(4, (0, 1, 2, 3), (0, 1)) == {
+        "epoch": 4,
+        "members": [0, 1, 2, 3],
+        "completed_by_all": 5,
+        "completed_by_any": 9,
+        "agreed": [[8, 1]],
+    }
+
+
+class Job:
+    """A membership, its clock, and its events."""
+
+    def __init__(self, n: int, **settings: Any) -> None:
+        self.membership = Membership(n, **settings)
+        self.now = 100.0
+
+    def say(self, *events: Event) -> list[Send]:
+        out: list[Instruction] = []
+        for event in events:
+            out = self.membership.apply(event, self.now)
+        return [i for i in out if isinstance(i, Send)]
+
+    def come(self, *ranks: int, attempt: int = 1) -> list[Send]:
+        for rank in ranks:
+            self.say(DaemonAdmitted(rank, f"10.0.0.{rank}:1"))
+            self.say(DaemonJoined(rank, Address(f"10.0.0.{rank}", 4000)))
+        return self.say(*(TrainerAttached(rank, attempt) for rank in ranks))
+
+    def wait(self, seconds: float) -> list[Send]:
+        """Time passes; the daemons live."""
+        due = self.membership.next_deadline()
+        assert due is not None
+        self.now += seconds
+        return self.say(Tick())
+
+
+def kinds(sends: list[Send]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(send.type, send.to) for send in sends]
+
+
+def test_a_smaller_group_begins_when_no_other_came_after_the_last_call() -> None:
+    job = Job(3, min_size=2, last_call_s=1.0)
+    job.come(2)
+    assert ("start", (2,)) not in kinds(job.wait(1.5))
+    job.come(0)
+    assert "start" not in dict(kinds(job.wait(0.5)))
+    assert job.membership.next_deadline() == pytest.approx(101.5 + 1.0)
+    sends = job.wait(0.6)
+    assert kinds(sends)[-2:] == [("start", (0,)), ("start", (2,))]
+    assert sends[-1].fields["members"] == [0, 2]
+    assert job.membership.members == (0, 2)
+    # The third one waits until they ask.
+    assert "start" not in dict(kinds(job.come(1)))
+    job.say(ReformWanted(0, 1, 2))
+    sends = job.say(ReformWanted(2, 1, 2))
+    assert [send.fields["members"] for send in sends if send.type == "start"] == [[0, 2, 1]] * 3
+
+
+def test_e3_the_one_that_died_before_the_start_is_not_waited_for() -> None:
+    job = Job(3, min_size=2, last_call_s=1.0)
+    job.come(0)
+    job.say(DaemonLost(0, "killed"))
+    job.come(1, 2)
+    job.wait(1.1)
+    assert job.membership.members == (1, 2)
+
+
+def test_all_seats_taken_there_is_no_last_call() -> None:
+    job = Job(3, min_size=2, last_call_s=1.0)
+    assert dict(kinds(job.come(0, 1, 2)))["start"] == (2,)
+
+
+def test_a_wish_that_is_withdrawn_does_not_count_and_may_be_said_again() -> None:
+    job = Job(2)
+    job.come(0, 1)
+    assert kinds(job.say(ReformWanted(0, 1, 2))) == [("changed", (1,))]
+    assert job.say(TrainerDetached(0, "gave_up", "", 1)) == []
+    assert job.say(ReformWanted(1, 1, 2, timeout_s=10.0)) == []
+    assert job.membership.running() == (0, 1)
+    sends = job.say(ReformWanted(0, 1, 3))
+    assert kinds(sends) == [("start", (0,)), ("start", (1,))]
+    assert [send.fields["attempt"] for send in sends] == [3, 2]
+
+
+def test_a_member_that_dies_while_others_wait_is_not_waited_for() -> None:
+    job = Job(3)
+    job.come(0, 1, 2)
+    job.say(ReformWanted(0, 1, 2), ReformWanted(1, 1, 2))
+    sends = job.say(TrainerDetached(2, "died", "signal 9", 1))
+    assert kinds(sends)[-2:] == [("start", (0,)), ("start", (1,))]
+
+
+def test_a_member_that_does_not_ask_is_left_out_when_the_time_is_over() -> None:
+    job = Job(3)
+    job.come(0, 1, 2)
+    job.say(ReformWanted(0, 1, 2, timeout_s=2.0), ReformWanted(1, 1, 2, timeout_s=60.0))
+    assert "start" not in dict(kinds(job.wait(2.0 * ALLOWED_PART - 0.1)))
+    assert dict(kinds(job.wait(0.2)))["start"] == (1,)
+    assert job.membership.members == job.membership.running() == (0, 1)
+
+
+def test_without_a_majority_the_answer_comes_at_once() -> None:
+    job = Job(3, majority=True)
+    job.come(0, 1, 2)
+    job.say(DaemonLost(0, "killed"), DaemonLost(1, "killed"))
+    (refusal,) = job.say(ReformWanted(2, 1, 2))
+    assert (refusal.type, refusal.to, refusal.fields["quorum"]) == ("not_reformed", (2,), True)
+    assert "that is no majority" in refusal.fields["text"]
+    assert refusal.fields["missing"] == [0, 1]
