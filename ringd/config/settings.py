@@ -30,8 +30,8 @@ class Settings(BaseModel):
         interface: listen on this interface's address (instead of ``bind``).
         ip_version: address family to use where a name or interface has both.
         socket: the daemon's Unix socket, for its client.
-        parent_pid: the process that started us; a second after its end we end as well (a
-            rendezvous: once no daemon is left). For what starts daemons by itself.
+        parent_pid: the process that started us; a second after its end we end as well (who is
+            the rendezvous: once no other daemon is left). For what starts daemons by itself.
         secret_file: holds the job's secret; readable by its owner only.
         secret: the secret itself; from the environment only.
         join_timeout_s: until when all ranks must have come together.

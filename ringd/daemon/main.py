@@ -156,7 +156,11 @@ async def _daemon(loaded: Loaded) -> None:
     loop.add_signal_handler(signal.SIGUSR1, dumper.dump, "SIGUSR1")
     server = ClientServer(loop, node, loaded.socket_path)
     try:
-        await _until_told(lambda: _serve(node, server, settings, deadline, log), settings)
+        await _until_told(
+            lambda: _serve(node, server, settings, deadline, log),
+            settings,
+            lambda: node.serves_others,
+        )
     finally:
         server.close()
         if settings.parent_pid is not None:  # it made the folder, and is gone
@@ -216,7 +220,7 @@ async def _rendezvous(settings: Settings) -> None:
         address,
     )
     try:
-        await _until_told(asyncio.Event().wait, settings, lambda: service.serves_anybody)
+        await _until_told(asyncio.Event().wait, settings, lambda: service.serves_others)
     finally:
         await service.stop()
 

@@ -165,9 +165,9 @@ class RendezvousService:
         self._observers.clear()
 
     @property
-    def serves_anybody(self) -> bool:
-        """Whether a daemon is connected."""
-        return bool(self._daemons)
+    def serves_others(self) -> bool:
+        """Whether a daemon is connected, besides the one that holds this service."""
+        return bool(self._daemons.keys() - {self._seat})
 
     def status(self) -> dict[str, Any]:
         """The membership's snapshot."""

@@ -1,7 +1,7 @@
 """A daemon of our own, where nobody has started one.
 
-Each rank starts its daemon, and rank 0 the rendezvous. They watch this process and end after it,
-however it ends; until then they stand, for the next ``init_process_group``.
+Each rank starts its daemon; that of rank 0 is the rendezvous too. They watch this process and end
+after it, however it ends; until then they stand, for the next ``init_process_group``.
 """
 
 from __future__ import annotations
@@ -95,11 +95,10 @@ class OwnDaemon:
 
 
 _own: OwnDaemon | None = None
-_rendezvous: subprocess.Popen[bytes] | None = None
 
 
 def _plan(store: Store, standing: OwnDaemon | None, size: int, until: float) -> dict[str, Any]:
-    """For rank 0: where all meet; a new rendezvous, unless all daemons stand."""
+    """For rank 0: where all meet; a new place, unless all daemons stand."""
     if standing is not None:
         jobs = stores.gather(store, {rank: f"stands/{rank}" for rank in range(size)}, until)
         if set(jobs.values()) == {standing.place[0]}:
@@ -109,12 +108,11 @@ def _plan(store: Store, standing: OwnDaemon | None, size: int, until: float) -> 
     given = environment.snapshot()
     if not any(given.get(environment.variable(name)) for name in ("secret", "secret_file")):
         plan["secret"] = secrets.token_hex(32)
-    _start_rendezvous(plan, size)
     return plan
 
 
 def _free_address() -> str:
-    """Where a rendezvous of ours can listen, and the others reach it.
+    """Where the rendezvous can listen, and the others reach it.
 
     The port may be taken by somebody else before it does; then the daemons say so.
     """
@@ -132,23 +130,15 @@ def _free_address() -> str:
 # ---------------------------------------------------------------- processes
 
 
-def _start_rendezvous(plan: dict[str, Any], size: int) -> None:
-    """The one place that decides who is the rendezvous: a process of its own, for now."""
-    global _rendezvous
-    if _rendezvous is not None and _rendezvous.poll() is None:
-        _rendezvous.terminate()
-    _rendezvous = _start("rendezvous", plan, world_size=size, rank=None, socket=None)
-
-
 def _started(plan: dict[str, Any], rank: int, size: int, until: float) -> OwnDaemon:
     folder = environment.runtime_dir(environment.snapshot()) / plan["job"]
     path = folder / f"{rank}.sock"
     left_s = max(until - time.monotonic(), 1.0)
     process = _start(
-        "daemon",
         plan,
         world_size=size,
         rank=rank,
+        embed_rendezvous=rank == 0,
         socket=path,
         join_timeout_s=min(left_s, 86400.0),
         dump_dir=_dumps(),
@@ -170,8 +160,8 @@ def _dumps() -> Path | None:
     return folder
 
 
-def _start(command: str, plan: dict[str, Any], **settings: Any) -> subprocess.Popen[bytes]:
-    """``ringd COMMAND``, which ends after this process."""
+def _start(plan: dict[str, Any], **settings: Any) -> subprocess.Popen[bytes]:
+    """``ringd daemon``, which ends after this process."""
     given = environment.snapshot()
     settings["log_level"] = given.get(environment.variable("log_level")) or LOG_LEVEL
     if "secret" in plan:
@@ -184,7 +174,7 @@ def _start(command: str, plan: dict[str, Any], **settings: Any) -> subprocess.Po
         **settings,
     )
     return subprocess.Popen(
-        [sys.executable, "-m", "ringd", command],
+        [sys.executable, "-m", "ringd", "daemon"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=env,
