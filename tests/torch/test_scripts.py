@@ -58,7 +58,7 @@ def sums(output: str, n: int, backend: str = "ringd") -> bool:
     return all(line in output for line in lines)
 
 
-@pytest.mark.parametrize("backend", ["ringd", "cpu:ringd"])
+@pytest.mark.parametrize("backend", ["ringd", pytest.param("cpu:ringd", marks=pytest.mark.slow)])
 def test_a_script_under_torchrun_starts_its_own_daemons(shell: Shell, backend: str) -> None:
     output = shell(*TORCHRUN, 2, SCRIPTS / "plain.py", backend)
     assert sums(output, 2, backend), output
