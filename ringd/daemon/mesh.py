@@ -50,6 +50,7 @@ class Mesh:
 
     Args:
         credentials: of role "link".
+        ask: a higher rank's way to have a peer dial us.
         on_unreachable: told (peer, reason) when a link could not be made in 10 s.
         second_door: for what is not a link, if such may come now.
     """
@@ -64,6 +65,7 @@ class Mesh:
         rng: random.Random,
         nonce: Callable[[], bytes],
         log: logging.Logger,
+        ask: Callable[[int], None],
         on_unreachable: Callable[[int, str], None],
         second_door: Callable[[], Door | None],
     ) -> None:
@@ -77,6 +79,8 @@ class Mesh:
         self._rng = rng
         self._nonce = nonce
         self._log = log
+        self._ask = ask
+        self._asked: set[int] = set()
         self._on_unreachable = on_unreachable
         self._listener: Listener | None = None
         self._dialling: dict[int, asyncio.Task[None]] = {}
@@ -129,6 +133,8 @@ class Mesh:
             self._dialling.pop(peer).cancel()
             self.dial(peer)
         self.dial_neighbours(tuple(sorted(members)))
+        for peer in sorted(self._asked & members.keys()):
+            self.want(peer)
 
     def dial_neighbours(self, ring: tuple[int, ...]) -> None:
         """Make the links to our neighbours in the ring of these ranks, in their order."""
@@ -145,6 +151,18 @@ class Mesh:
         if self._engine.rank < link.peer:
             return link.connection.channel.peer == address
         return link.up_since > self._engine.lost_at.get(link.peer, -1.0)
+
+    def want(self, peer: int) -> None:
+        """See to it that there will be a link: the lower rank dials, the higher one asks it to.
+
+        A request goes through the rendezvous, and is lost with it: until the peer has come, it
+        is said again whenever the daemons of the job meet anew.
+        """
+        if self._engine.rank < peer:
+            self.dial(peer)
+        else:
+            self._asked.add(peer)
+            self._ask(peer)
 
     def dial(self, peer: int) -> None:
         """Make a link to ``peer``, unless there is one or it is being made."""
@@ -197,6 +215,7 @@ class Mesh:
 
     def _establish(self, connection: Connection, peer: Identity) -> tuple[Reunion, Limits]:
         """A peer proved itself: both say which link this is, and where it stands."""
+        self._asked.discard(peer.rank)
         number = self._nonce()[:NUMBER_BYTES] if self._engine.rank < peer.rank else None
         return Reunion(self._engine, peer.rank, connection, number), Limits.for_handshake()
 

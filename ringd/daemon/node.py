@@ -23,6 +23,7 @@ from ringd.engine.engine import Engine, EngineOptions
 from ringd.engine.group import Group
 from ringd.engine.message import Post
 from ringd.engine.operation import Operation
+from ringd.engine.report import state_of
 from ringd.errors import (
     MembershipChangedError,
     RendezvousError,
@@ -37,9 +38,6 @@ from ringd.transport.base import Address, Transport
 from ringd.vocabulary import OpSpec
 from ringd.wire.handshake import LINK, Credentials
 from ringd.wire.raised import Raised
-
-TOLD_OF = 16
-"""Operations, and messages, in flight that a status tells of."""
 
 
 class Trainer(Protocol):
@@ -147,6 +145,7 @@ class Node:
             rng=rng,
             nonce=nonce,
             log=log,
+            ask=self._agent.want_link,
             on_unreachable=self._unreachable,
             second_door=self._continuity.door,
         )
@@ -294,11 +293,8 @@ class Node:
     # Surroundings of the engine
 
     def want_link(self, peer: int) -> None:
-        """The engine needs a link to ``peer``; the lower rank dials."""
-        if self.rank < peer:
-            self._mesh.dial(peer)
-        else:
-            self._agent.want_link(peer)
+        """The engine needs a link to ``peer``."""
+        self._mesh.want(peer)
 
     def _unreachable(self, peer: int, reason: str) -> None:
         self._agent.link_lost(peer, reason, self.engine.world.epoch)
@@ -481,47 +477,10 @@ class Node:
 
     def state(self) -> dict[str, Any]:
         """This rank's state as plain data."""
-        engine = self.engine
-        ops = [
-            {
-                "op": op.spec.collective,
-                "group": op.group.number,
-                "seq": op.seq,
-                "algorithm": op.plan.schedule.algorithm,
-                "elapsed_s": round(engine.now() - op.started, 3),
-                **op.progress(),
-            }
-            for op in list(engine.live)[:TOLD_OF]
-        ]
         return {
             "rank": self.rank,
             "world_size": self.world_size,
             "address": str(self._mesh.address),
             "trainer": None if self._trainer is None else self._trainer.pid,
-            "epoch": engine.world.epoch,
-            "members": list(engine.world.ranks),
-            "next_seq": engine.world.next_seq,
-            "completed": engine.completed,
-            "in_flight": len(engine.live) + len(engine.mail.live),
-            "groups": {
-                str(g.number): {"ranks": list(g.ranks), "next_seq": g.next_seq}
-                for g in engine.groups
-                if g.number
-            },
-            "operations": ops,
-            "messages": [
-                {**post.facts(), "elapsed_s": round(engine.now() - post.started, 3)}
-                for post in list(engine.mail.live)[:TOLD_OF]
-            ],
-            "broken": None if engine.world.broken is None else str(engine.world.broken),
-            "links": {
-                str(peer): {
-                    "peer": str(link.connection.channel.peer),
-                    "sent_bytes": link.sent_bytes,
-                    "received_bytes": link.received_bytes,
-                    "sent_frames": link.sent_frames,
-                    "resumed": link.resumed,
-                }
-                for peer, link in sorted(engine.links.items())
-            },
+            **state_of(self.engine),
         }

@@ -206,8 +206,8 @@ def peer_lost(
     if partial:
         text += "; this is this rank's own view, the rendezvous has not confirmed it"
     return PeerLostError(
-        text + f". Epoch {epoch} is over: close the communicator and connect again once "
-        f"rank {rank} has been started anew.",
+        text + f". Epoch {epoch} is over: call reform() to go on without rank {rank}, or close and "
+        "connect again once it has been started anew.",
         rank=rank,
         case=case,
         detail=detail,

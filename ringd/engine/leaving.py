@@ -17,9 +17,14 @@ if TYPE_CHECKING:
 
 
 class Leaving:
-    """The links of one rank that wait for the answer."""
+    """The links of one rank that wait for the answer.
+
+    Attributes:
+        over: the node has ended: no link begins.
+    """
 
     def __init__(self, engine: Engine) -> None:
+        self.over = False
         self._engine = engine
         self._links: dict[int, Link] = {}
         self._wanted: set[int] = set()
@@ -95,5 +100,6 @@ class Leaving:
 
     def close(self) -> None:
         """The node ends."""
+        self.over = True
         for link in self._links.values():
             link.connection.close()

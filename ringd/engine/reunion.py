@@ -70,6 +70,9 @@ class Reunion:
         self._timer.cancel()
         if self._dials:
             self._engine.joining.discard(self._peer)
+        if self._engine.leaving.over:
+            self._connection.close()
+        elif self._dials:
             self._answered(number, taken, partial)
         else:
             self._asked(number, fresh, taken, partial)
