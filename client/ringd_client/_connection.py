@@ -108,6 +108,10 @@ class Connection:
             operation.withdraw(error := self.end(exc))
             raise error from exc.__cause__
 
+    def hasten(self) -> None:
+        """What nobody waits for is not to wait for the progress thread's next look."""
+        self._progress.hasten()
+
     def free_group(self, group: int, *, wait: bool) -> None:
         """Give a group back, which no call can enter any more.
 

@@ -48,6 +48,7 @@ class ClientState:
         epoch: the one that this trainer takes part in, or took part in last.
         between: that one is over here, and the next has not begun.
         groups: the numbers of the epoch's groups beside the world that stand open.
+        highest_group: the highest number that one of them has had.
         patience: when the thread's current call gives up.
     """
 
@@ -58,6 +59,7 @@ class ClientState:
         self.between = False
         self.pending: dict[int, Operation[Any]] = {}
         self.groups: set[int] = set()
+        self.highest_group = 0
         self.ended: RingdError | None = None
         self.patience = Patience()
         self._last_request = 0
@@ -129,6 +131,7 @@ class ClientState:
     def begin_epoch(self, epoch: int, max_in_flight: int) -> None:
         """The next epoch: the groups of the last one are gone."""
         self.groups.clear()
+        self.highest_group = 0
         self.max_in_flight = max_in_flight
         self.epoch = epoch
         self.between = False
@@ -142,6 +145,7 @@ class ClientState:
         if not self.stands(epoch):
             raise self.over(0, epoch)
         self.groups.add(group)
+        self.highest_group = max(self.highest_group, group)
 
     def close_group(self, group: int, epoch: int) -> bool:
         """No call on it may follow; whether it was open. The next epoch uses its number anew."""

@@ -2,22 +2,54 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ringd.config import environment
 from ringd.errors import ConfigError
+from ringd_client._launch import launch_of
+
+DEFAULT_JOB = "default"
+
+
+def daemon_socket_or_none() -> str | None:
+    """The path of this rank's daemon's socket, if the environment tells of one.
+
+    It is RINGD_SOCKET; else, where RINGD_JOB_ID is set and a launcher says our rank, the socket
+    that the daemon of this job and rank has made where it makes it unasked.
+    """
+    environ = environment.snapshot()
+    if path := environ.get(environment.variable("socket")):
+        return path
+    standing = _default_socket()
+    is_named = bool(environ.get(environment.variable("job_id")))
+    return str(standing) if is_named and standing is not None and standing.is_socket() else None
 
 
 def daemon_socket() -> str:
-    """The path of the daemon's socket, from RINGD_SOCKET.
+    """The path of this rank's daemon's socket.
+
+    As :func:`daemon_socket_or_none`, but the job may be the unnamed one, and the daemon need not
+    listen yet.
 
     Raises:
-        ConfigError: it is not set.
+        ConfigError: neither RINGD_SOCKET nor a launcher says which daemon is ours.
     """
-    name = environment.variable("socket")
-    path = environment.snapshot().get(name)
-    if not path:
+    path = daemon_socket_or_none() or _default_socket()
+    if path is None:
+        name = environment.variable("socket")
         raise ConfigError(
             f"no daemon to connect to: {name} is not set. Start the program with "
             "`ringd run -n 4 -- python train.py`, or pass connect(socket=...) the path "
             "that `ringd daemon` prints"
         )
-    return path
+    return str(path)
+
+
+def _default_socket() -> Path | None:
+    """Where a daemon of our job and rank listens unless it is told otherwise."""
+    environ = environment.snapshot()
+    launch = launch_of(environ)
+    if launch is None:
+        return None
+    job = environ.get(environment.variable("job_id")) or DEFAULT_JOB
+    return environment.runtime_dir(environ) / f"{job}-{launch.rank}.sock"

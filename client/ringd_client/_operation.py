@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ringd.errors import RingdError
@@ -83,6 +83,7 @@ class Operation(Generic[T]):
         "segment",
         "settlement",
         "spec",
+        "watcher",
     )
 
     def __init__(
@@ -114,6 +115,7 @@ class Operation(Generic[T]):
         self.released = False
         self.detached = False
         self.lock = threading.Lock()
+        self.watcher: Callable[[], object] | None = None
 
     def begin(self, began: float, bound: Bound, recv_timeout_s: float = 0.0) -> None:
         """Fix the bounds of the call, before it is posted."""
@@ -140,6 +142,17 @@ class Operation(Generic[T]):
     def over(self) -> bool:
         """There is nothing to wait for any more; :meth:`settle` comes next."""
         return self.answered or self.finished
+
+    def when_finished(self, watcher: Callable[[], object]) -> None:
+        """Have ``watcher`` called once it is finished, or now; by any thread, so it is to be short.
+
+        One watcher at most.
+        """
+        with self.lock:
+            if not self.finished:
+                self.watcher = watcher
+                return
+        watcher()
 
     def settle(self) -> None:
         """After the answer: write the result, free the memory, show the outcome. Once."""
@@ -182,6 +195,8 @@ class Operation(Generic[T]):
         if not self.finished:
             self.error = error
             self.finished = True
+            if self.watcher is not None:
+                self.watcher()
 
 
 class Question(Operation[Any]):

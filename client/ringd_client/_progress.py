@@ -53,6 +53,10 @@ class Progress:
         elif self._parked:
             self._bell.set()
 
+    def hasten(self) -> None:
+        """End a nap: somebody depends on an operation that no thread waits for."""
+        self._bell.set()
+
     def hand_over(self, operation: Operation[Any]) -> None:
         """An operation was answered, and its result is to be written by somebody."""
         self._answered.append(operation)

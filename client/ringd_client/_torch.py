@@ -18,6 +18,11 @@ _DTYPES: dict[str, torch.dtype] = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
+def known_dtype(dtype: torch.dtype) -> bool:
+    """Whether ringd has it."""
+    return dtype in _NAMES
+
+
 def _check_storage(tensor: torch.Tensor) -> None:
     """Refuse a tensor whose elements have no memory: storages can be resized under it.
 

@@ -86,6 +86,12 @@ WorldSize = Annotated[
     Field(ge=1, le=MAX_WORLD_SIZE),
     Allowed(f"a whole number from 1 to {MAX_WORLD_SIZE}"),
 ]
+ProcessId = Annotated[
+    int,
+    BeforeValidator(_number),
+    Field(ge=1, lt=2**31),
+    Allowed("the number of a process"),
+]
 MinSize = Annotated[
     int,
     BeforeValidator(_number),

@@ -30,6 +30,8 @@ class Settings(BaseModel):
         interface: listen on this interface's address (instead of ``bind``).
         ip_version: address family to use where a name or interface has both.
         socket: the daemon's Unix socket, for its client.
+        parent_pid: the process that started us; a second after its end we end as well (who is
+            the rendezvous: once no other daemon is left). For what starts daemons by itself.
         secret_file: holds the job's secret; readable by its owner only.
         secret: the secret itself; from the environment only.
         join_timeout_s: until when all ranks must have come together.
@@ -74,6 +76,7 @@ class Settings(BaseModel):
     interface: fields.Interface = ""
     ip_version: fields.IpVersion = "any"
     socket: fields.SocketPath | None = None
+    parent_pid: fields.ProcessId | None = None
     secret_file: fields.AnyPath | None = None
     secret: SecretStr | None = None
     join_timeout_s: fields.Seconds = 60.0

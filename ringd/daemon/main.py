@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import secrets
@@ -20,6 +21,7 @@ from ringd.daemon.continuity import Office
 from ringd.daemon.mesh import Place
 from ringd.daemon.node import Node
 from ringd.daemon.server import ClientServer
+from ringd.daemon.watch import ProcessWatch
 from ringd.engine.engine import EngineOptions
 from ringd.errors import AddressInUseError
 from ringd.kernels import TorchLoader
@@ -34,6 +36,9 @@ from ringd.transport.interfaces import interface_address
 from ringd.transport.tcp import TcpTransport
 from ringd.wire.handshake import DAEMON, RENDEZVOUS, Credentials
 
+PARENT_GRACE_S = 1.0
+"""From our parent's end to our own: peers are told of it first, and get what was sent."""
+LOOK_EVERY_S = 0.1
 _FAMILY = {"any": socket.AF_UNSPEC, "4": socket.AF_INET, "6": socket.AF_INET6}
 
 
@@ -151,9 +156,16 @@ async def _daemon(loaded: Loaded) -> None:
     loop.add_signal_handler(signal.SIGUSR1, dumper.dump, "SIGUSR1")
     server = ClientServer(loop, node, loaded.socket_path)
     try:
-        await _until_told(lambda: _serve(node, server, settings, deadline, log))
+        await _until_told(
+            lambda: _serve(node, server, settings, deadline, log),
+            settings,
+            lambda: node.serves_others,
+        )
     finally:
         server.close()
+        if settings.parent_pid is not None:  # it made the folder, and is gone
+            with contextlib.suppress(OSError):
+                loaded.socket_path.parent.rmdir()
         await node.stop()
         dumper.close()
         if recorder is not None:
@@ -208,7 +220,7 @@ async def _rendezvous(settings: Settings) -> None:
         address,
     )
     try:
-        await _until_told(asyncio.Event().wait)
+        await _until_told(asyncio.Event().wait, settings, lambda: service.serves_others)
     finally:
         await service.stop()
 
@@ -222,10 +234,29 @@ async def _start_on(service: RendezvousService, host: str, ports: list[int]) -> 
     return await service.start(Address(host, ports[-1]))
 
 
-async def _until_told(work: Callable[[], Awaitable[object]]) -> None:
-    """Run ``work`` until it fails, or a signal asks us to end in order."""
+async def _until_told(
+    work: Callable[[], Awaitable[object]],
+    settings: Settings,
+    is_needed: Callable[[], bool] = lambda: False,
+) -> None:
+    """Run ``work`` until it fails, a signal asks us to end in order, or our parent has ended.
+
+    Args:
+        is_needed: whether somebody else than the parent still needs us.
+    """
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
+
+    def orphaned() -> None:
+        if is_needed():
+            loop.call_later(LOOK_EVERY_S, orphaned)
+        else:
+            told.set()
+
+    def parent_ended() -> None:
+        loop.call_later(PARENT_GRACE_S, orphaned)
+
+    watch = ProcessWatch(loop, settings.parent_pid or 0, parent_ended)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)
     task = asyncio.ensure_future(work())
@@ -235,6 +266,7 @@ async def _until_told(work: Callable[[], Awaitable[object]]) -> None:
         if task.done():
             task.result()
     finally:
+        watch.close()
         for pending in (task, waiter):
             pending.cancel()
         await asyncio.gather(task, waiter, return_exceptions=True)

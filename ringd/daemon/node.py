@@ -176,6 +176,12 @@ class Node:
         """Whether this node is the rendezvous now."""
         return self._continuity.service is not None
 
+    @property
+    def serves_others(self) -> bool:
+        """Whether this node is the rendezvous, and other daemons are with it."""
+        service = self._continuity.service
+        return service is not None and service.serves_others
+
     # Life
 
     async def start(self, deadline: float) -> None:

@@ -139,16 +139,25 @@ class Session:
             self._node.engine.endings.refuse(spec_or_unknown(message[2]), from_wire(message[3]))
         elif kind == ipc.FREE_GROUP and self._role == "trainer":
             self._node.engine.groups.free(message[1])
-        elif kind == ipc.STATUS and self._role:
-            self._status(message[1], message[2])
-        elif kind == ipc.REFORM and self._role == "trainer":
-            self._reform(message[1], message[2])
-        elif kind == ipc.NEWCOMERS and self._role == "trainer":
-            self._send(ipc.pack(ipc.DONE, message[1], None, self._node.newcomers()))
-        elif kind == ipc.DUMP and self._role:
-            self._dump(message[1])
         elif kind == ipc.GOODBYE and self._role:
             self._goodbye(message[1])
+        else:
+            self._asked(message)
+
+    def _asked(self, message: list[Any]) -> None:
+        """The client asks for something that is no call of a group."""
+        kind = message[0]
+        request = message[1] if len(message) > 1 else 0
+        if kind == ipc.STATUS and self._role:
+            self._status(request, message[2])
+        elif kind == ipc.DUMP and self._role:
+            self._dump(request)
+        elif kind == ipc.OPEN_GROUP and self._role == "trainer":
+            self._done(request, self._node.engine.groups.open(message[2], message[3]), None)
+        elif kind == ipc.REFORM and self._role == "trainer":
+            self._reform(request, message[2])
+        elif kind == ipc.NEWCOMERS and self._role == "trainer":
+            self._done(request, None, self._node.newcomers())
         else:
             raise InvalidArgumentError(f"a message of kind {kind} has no place here")
 

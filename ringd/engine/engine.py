@@ -330,9 +330,7 @@ class Engine:
 
     def peer_lost(self, rank: int, error: RingdError) -> None:
         """A rank is gone: everything that needs it ends now, and its groups are over."""
-        for group in self.groups:
-            if rank in group.ranks:
-                group.broken = group.broken or error
+        self.groups.rank_lost(rank, error)
         for op in list(self.live):
             if rank in op.group.ranks:
                 op.end(failures.during(error, op))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringd.engine import failures
 from ringd.engine.compiler import Compiled, Compiler
@@ -43,6 +43,7 @@ class Groups:
         self._proposing = False
         self._past: OrderedDict[int, int] = OrderedDict()
         self._left: dict[int, Mapping[int, int]] = {}
+        self._lost: dict[int, RingdError] = {}
 
     def __iter__(self) -> Iterator[Group]:
         return iter(list(self._by_stream.values()))
@@ -86,6 +87,13 @@ class Groups:
         cut = {g.number: g.next_seq if g.first_cut is None else g.first_cut for g in self}
         return {**self._past, **cut}
 
+    def rank_lost(self, rank: int, error: RingdError) -> None:
+        """A rank is gone: its groups are over, those that come to be later as well."""
+        self._lost[rank] = error
+        for group in self:
+            if rank in group.ranks:
+                group.broken = group.broken or error
+
     def rank_left(self, rank: int, next_seqs: Mapping[int, int]) -> None:
         """A rank said goodbye: it counts for groups that are still being made, too."""
         self._left[rank] = next_seqs
@@ -127,6 +135,38 @@ class Groups:
             on_done(error, None)
 
         return founded
+
+    def open(self, number: Any, ranks: Any) -> RingdError | None:
+        """A group whose members agreed on its number elsewhere, each having told its floor.
+
+        Args:
+            number: of the group; it is not below the floor of any member.
+            ranks: its members, some of the epoch's, in the order of the group.
+
+        Returns:
+            Why there is none, if so.
+        """
+        engine = self._engine
+        members = tuple(ranks) if isinstance(ranks, list) else ()
+        if (
+            type(number) is not int
+            or not all(type(r) is int and r in self.world.ranks for r in members)
+            or len(set(members)) != len(members)
+            or engine.rank not in members
+        ):
+            return InvalidArgumentError(
+                "a group has a number, and different ranks, ours among them"
+            )
+        if self._proposing or len(self) >= MAX_GROUPS:
+            return InvalidArgumentError(
+                f"{MAX_GROUPS} groups are open on this rank, the limit; close some first"
+                if len(self) >= MAX_GROUPS
+                else "another group is being made on this rank; make one after the other"
+            )
+        error = self._take(number, members, self.world.epoch, (-1, -1))
+        for rank in self._lost.keys() & {*members} if error is None else ():
+            self._by_stream[1 + number].broken = self._lost[rank]
+        return error
 
     def _take(
         self, number: int, ranks: tuple[int, ...], epoch: int, origin: tuple[int, int]
@@ -192,6 +232,7 @@ class Groups:
         self._floor, self._proposing = 1, False
         self._past.clear()
         self._left.clear()
+        self._lost.clear()
         self.world.begin_epoch(epoch)
         for group in freed:
             self._engine.leaving.group_freed(group)

@@ -24,7 +24,11 @@ _ORPHAN_STEPS = ((0, 3.0), (signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0))
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the processes of one job share."""
+    """What the processes of one job share.
+
+    Attributes:
+        store_port: where rank 0 opens torch's store, if its script does.
+    """
 
     loaded: Loaded
     world_size: int
@@ -32,13 +36,18 @@ class Job:
     folder: Path
     secret_file: Path
     log_level: str
+    store_port: int
 
     def socket(self, rank: int) -> Path:
         """The Unix socket of a rank's daemon."""
         return self.folder / f"{rank}.sock"
 
     def environment(self, rank: int, rendezvous: Address) -> dict[str, str]:
-        """What a rank's daemon and trainer see: the launcher's own settings, and their place."""
+        """What a rank's daemon and trainer see: the launcher's own settings, and their place.
+
+        Their place also in torchrun's variables, so that a script that calls init_process_group
+        runs.
+        """
         overrides = {k: v for k, v in self.loaded.overrides().items() if k not in ("bind", "port")}
         overrides |= {
             "log_level": self.log_level,
@@ -53,6 +62,14 @@ class Job:
         if self.loaded.settings.embed_rendezvous:
             overrides["embed_rendezvous"] = rank == 0
         env = environment.for_child(environment.snapshot(), **overrides)
+        env |= {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(self.world_size),
+            "LOCAL_RANK": str(rank),
+            "LOCAL_WORLD_SIZE": str(self.world_size),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.store_port),
+        }
         # As many processes as ranks share the cores: more threads each would only fight for them.
         env.setdefault("OMP_NUM_THREADS", "1")
         env.setdefault("PYTHONUNBUFFERED", "1")

@@ -111,7 +111,8 @@ def _prepare(n: int, loaded: Loaded) -> Job:
         secret_file = folder / "secret"
         secret_file.touch(mode=0o600)
         secret_file.write_bytes(load_secret(settings))
-    return Job(loaded, n, job_id, folder, secret_file, _log_level(loaded))
+    store_port = _free_port("127.0.0.1")
+    return Job(loaded, n, job_id, folder, secret_file, _log_level(loaded), store_port)
 
 
 async def _run(job: Job, command: Sequence[str], max_restarts: int) -> int:
@@ -149,7 +150,7 @@ async def _run(job: Job, command: Sequence[str], max_restarts: int) -> int:
 
 
 def _free_port(host: str) -> int:
-    """A port for rank 0's daemon; all ranks are told it before that daemon listens."""
+    """A port for what rank 0 opens later, and all ranks are told before it listens."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as sock:
         sock.bind((host, 0))

@@ -164,6 +164,11 @@ class RendezvousService:
         self._daemons.clear()
         self._observers.clear()
 
+    @property
+    def serves_others(self) -> bool:
+        """Whether a daemon is connected, besides the one that holds this service."""
+        return bool(self._daemons.keys() - {self._seat})
+
     def status(self) -> dict[str, Any]:
         """The membership's snapshot."""
         return self._membership.status()

@@ -9,6 +9,7 @@ Client to daemon::
     [SUBMIT, request, spec, timeout_s, recv_timeout_s, segment, offset, local, bound]
     [POISON, request, spec, error]                   the call was refused locally
     [FREE_GROUP, group]                              no call on it follows
+    [OPEN_GROUP, request, group, ranks]              members agreed on the number elsewhere
     [STATUS, request, scope]                         scope: "daemon" | "group"
     [DUMP, request]                                  what the flight recorder holds
     [REFORM, request, {"min_size", "timeout_s"}]     the next epoch is wanted; this one is over
@@ -35,6 +36,7 @@ not known. ``local`` is what may differ between ranks: of all_to_all
 the rows for each rank and then from each rank, of send and recv the tag, else None. ``result`` is
 the sender's rank for recv; of REFORM a map like WELCOME's and "lost", "joined" [ranks],
 "completed_by_all", "completed_by_any", "agreed" (bool or None); of NEWCOMERS ranks; else None.
+OPEN_GROUP's ``ranks`` are in the order of the group.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ MAX_MESSAGE_BYTES = 128 * 1024
 DUMP_PIECE_BYTES = 64 * 1024
 
 HELLO, SEGMENT, DROP_SEGMENT, SUBMIT, POISON, STATUS, GOODBYE, FREE_GROUP, DUMP = range(1, 10)
-REFORM, NEWCOMERS = 10, 11
+REFORM, NEWCOMERS, OPEN_GROUP = range(10, 13)
 WELCOME, REFUSED, DONE, STATUS_REPLY, BYE, DUMP_REPLY = range(65, 71)
 
 

@@ -19,7 +19,7 @@ from ringd.errors import (
 from ringd.wire import ipc
 from ringd.wire.bounds import OF_COMMUNICATOR, Bound
 from ringd_client._core import MAX_IN_FLIGHT, ClientState
-from ringd_client._operation import Operation
+from ringd_client._operation import Operation, Question
 
 
 class Settled:
@@ -99,6 +99,42 @@ def test_a_group_is_open_until_it_is_closed() -> None:
     assert not state.close_group(3, 0)
     with pytest.raises(CommunicatorClosedError):
         state.admit(3)
+
+
+def test_the_highest_number_of_a_group_counts_until_the_next_epoch() -> None:
+    state = ClientState(rank=0, epoch=1)
+    state.open_group(7, 1)
+    state.open_group(4, 1)
+    state.close_group(7, 1)
+    assert state.highest_group == 7
+    state.begin_epoch(2, 16)
+    assert state.highest_group == 0
+
+
+def test_to_open_a_group_is_a_question_with_its_number_and_members() -> None:
+    state = ClientState(rank=0)
+    question = Question("open a group", ipc.OPEN_GROUP, 3, (2, 0))
+    assert ipc.unpack(state.submit(question, 1.0)) == [ipc.OPEN_GROUP, 1, 3, [2, 0]]
+    assert state.receive(done(question)) == (question,)
+
+
+def test_a_watcher_is_called_once_whenever_an_operation_finishes() -> None:
+    told: list[str] = []
+    state = ClientState(rank=0)
+    answered, late, given_up = (submitted(state) for _ in range(3))
+    answered.when_finished(lambda: told.append("answered"))
+    given_up.when_finished(lambda: told.append("given up"))
+    state.receive(done(answered))
+    assert told == []  # answered, but the result is not written
+    answered.settle()
+    given_up.give_up(RingdError("enough"))
+    state.receive(done(given_up))
+    given_up.settle()
+    assert told == ["answered", "given up"]
+    state.receive(done(late))
+    late.settle()
+    late.when_finished(lambda: told.append("late"))
+    assert told == ["answered", "given up", "late"]
 
 
 def test_room_for_several_operations_is_asked_for_at_once() -> None:

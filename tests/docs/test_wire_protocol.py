@@ -112,7 +112,7 @@ def test_every_message_of_the_control_connection_is_listed() -> None:
 
 def test_every_message_of_the_local_protocol_is_listed_with_its_number() -> None:
     names = ("HELLO", "SEGMENT", "DROP_SEGMENT", "SUBMIT", "POISON", "STATUS", "GOODBYE")
-    names += ("FREE_GROUP", "DUMP", "DUMP_REPLY")
+    names += ("FREE_GROUP", "DUMP", "DUMP_REPLY", "REFORM", "NEWCOMERS", "OPEN_GROUP")
     names += ("WELCOME", "REFUSED", "DONE", "STATUS_REPLY", "BYE")
     section = PAGE.partition("## Part two")[2]
     found = dict(re.findall(r"^\| (\d+) \| `\[(\w+)[,\]]", section, re.MULTILINE))

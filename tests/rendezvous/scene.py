@@ -198,10 +198,17 @@ class MemoryWorld:
 
 
 class Scene:
-    """One job. Leave it with ``close``, so that nothing of it goes on."""
+    """One job. Leave it with ``close``, so that nothing of it goes on.
 
-    def __init__(self, world: World, world_size: int, **settings: Any) -> None:
+    Args:
+        seat: whose daemon holds the service, if one does.
+    """
+
+    def __init__(
+        self, world: World, world_size: int, *, seat: int | None = None, **settings: Any
+    ) -> None:
         self.world = world
+        self.seat = seat
         self.world_size = world_size
         self.settings = ServiceSettings(**settings)
         self.service = self.make_service()
@@ -217,7 +224,9 @@ class Scene:
     def make_service(self) -> RendezvousService:
         credentials = Credentials(JOB, -1, self.world_size, RENDEZVOUS, SECRET)
         transport = self.world.transport("service")
-        return RendezvousService(transport, credentials, log=LOG, settings=self.settings)
+        return RendezvousService(
+            transport, credentials, log=LOG, settings=self.settings, seat=self.seat
+        )
 
     async def start(self) -> Scene:
         self.address = await self.service.start(self.address)

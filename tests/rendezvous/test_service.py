@@ -93,6 +93,20 @@ def test_all_hear_the_same_members_and_start_together(play: Play) -> None:
     play(act, 3)
 
 
+@pytest.mark.parametrize(("seat", "alone"), [(None, True), (0, False)])
+def test_who_holds_the_service_is_not_among_the_others(
+    play_in_memory: Play, seat: int | None, alone: bool
+) -> None:
+    async def act(scene: Scene) -> None:
+        assert not scene.service.serves_others
+        await scene.member(0).join()
+        assert scene.service.serves_others is alone
+        await scene.member(1).join()
+        assert scene.service.serves_others
+
+    play_in_memory(act, 2, seat=seat)
+
+
 def test_those_who_are_early_hear_who_is_missing(play: Play) -> None:
     async def act(scene: Scene) -> None:
         early = [scene.member(0), scene.member(2)]

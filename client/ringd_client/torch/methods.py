@@ -1,0 +1,67 @@
+"""What all methods of a process group have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from types import CodeType
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from torch._C._dynamo import eval_frame
+from torch.distributed import DistBackendError
+
+from ringd.errors import RingdError
+from ringd.vocabulary import POINT_TO_POINT
+from ringd_client._calls import unreadable
+from ringd_client.torch.errors import for_torch
+from ringd_client.torch.identity import Identity
+
+P = ParamSpec("P")
+R = TypeVar("R")
+G = TypeVar("G", bound=Identity)
+
+
+def method(
+    collective: str,
+) -> Callable[[Callable[Concatenate[G, P], R]], Callable[Concatenate[G, P], R]]:
+    """A method that makes a call.
+
+    What it refuses itself takes its place in the order of calls, as with the client: peers that
+    called properly are told instead of waiting. torch.compile does not look inside.
+
+    Args:
+        collective: what it calls, for the poison.
+    """
+
+    def decorate(function: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
+        @wraps(function)
+        def call(self: G, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            compiler = eval_frame.get_eval_frame_callback()
+            if compiler is not None:
+                eval_frame.set_eval_frame(None)
+            try:
+                return function(self, *args, **kwargs)
+            except DistBackendError:
+                raise  # of the client, which has seen to it
+            except Exception as exc:
+                error = exc if isinstance(exc, RingdError) else unreadable(exc)
+                if collective not in POINT_TO_POINT:
+                    self.comm._refuse(collective, error)
+                raise for_torch(error) from exc
+            finally:
+                if compiler is not None:
+                    eval_frame.set_eval_frame(compiler)
+
+        made: Any = call
+        _leave_alone(made.__code__)
+        made._torchdynamo_disable = True
+        return call
+
+    return decorate
+
+
+def _leave_alone(code: CodeType) -> None:
+    """Have torch.compile run this code as it is; what it calls is up to :func:`method`."""
+    frames: Any = eval_frame
+    strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+    frames.set_code_exec_strategy(code, strategy)
