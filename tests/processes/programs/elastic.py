@@ -13,12 +13,16 @@ from ringd.errors import CollectiveError
 from tests.processes.trainer import Stage
 
 COUNT = 1000
+TOGETHER = 3
+"""Steps, at least, that all commit once they are together again."""
 
 
 def sums(
     stage: Stage, victim: int, dies_at: int, ends_at: int, again: bool, dies_once: bool = True
 ) -> dict[str, Any]:
-    """Commit ``ends_at`` steps; with ``again`` not before all are together again.
+    """Commit ``ends_at`` steps; with ``again`` some more once all are together again.
+
+    The victim dies at a step; with ``dies_once`` False, whoever takes its place does so at once.
 
     Returns:
         The steps that this process committed, each with its members.
@@ -28,9 +32,10 @@ def sums(
         seat, everyone = comm.ranks[comm.rank], 3
         fresh = comm.epoch > 1
         step = _newest(comm, 0) if fresh else 0
+        ends_at = max(ends_at, step + TOGETHER) if fresh else ends_at
         print("at work", flush=True)
         while step < ends_at or (again and comm.world_size < everyone):
-            if seat == victim and step == dies_at and not (fresh and dies_once):
+            if seat == victim and (not dies_once if fresh else step == dies_at):
                 os.kill(os.getpid(), signal.SIGKILL)
             members = list(comm.ranks)
             try:
@@ -41,7 +46,9 @@ def sums(
                 committed.append((step, members))
                 step += 1
                 if not goes_on:
-                    step = _admit(comm, step)
+                    comm.reform(timeout_s=30.0)
+                    step = _newest(comm, step)
+                    ends_at = max(ends_at, step + TOGETHER)
             except CollectiveError:
                 change = comm.reform(timeout_s=30.0)
                 if change.agreed is not None:
@@ -49,12 +56,8 @@ def sums(
                     step += 1
                 if change.joined:
                     step = _newest(comm, step)
+                    ends_at = max(ends_at, step + TOGETHER)
         return {"seat": seat, "epoch": comm.epoch, "committed": committed}
-
-
-def _admit(comm: ringd_client.Communicator, step: int) -> int:
-    comm.reform(timeout_s=30.0)
-    return _newest(comm, step)
 
 
 def _newest(comm: ringd_client.Communicator, step: int) -> int:
