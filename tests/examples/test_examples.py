@@ -118,7 +118,7 @@ def test_elastic_digits_takes_the_same_steps_on_both_ranks() -> None:
 
 def test_the_readme_names_every_example_and_its_links_lead_to_files() -> None:
     page = (EXAMPLES / "README.md").read_text()
-    linked = set(re.findall(r"\]\(([^)#]+)\)", page))
+    linked = set(re.findall(r"\]\(([^)#/]+\.py)\)", page))
     assert {path.name for path in EXAMPLES.glob("*.py")} == linked
     for program in linked:
         docstring = (EXAMPLES / program).read_text().split('"""')[1]
