@@ -133,7 +133,13 @@ class DaemonContinuity:
         world = self._engine.world
         if not world.epoch:
             return None
-        return Claim(world.epoch, tuple(world.ranks), self._takes_part(), lost=tuple(self._lost))
+        return Claim(
+            world.epoch,
+            tuple(world.ranks),
+            self._takes_part(),
+            lost=tuple(self._lost),
+            addresses=tuple(self._places.daemons.items()),
+        )
 
     def on_coordinator_lost(self, reason: str) -> None:
         """Links keep working; attaching and verdicts wait."""
@@ -191,7 +197,7 @@ class DaemonContinuity:
         """Step down as soon as there is another rendezvous to which ours has to yield."""
         while True:
             await asyncio.sleep(LOOK_S * self._rng.uniform(0.75, 1.25))
-            for address in self._elsewhere(service.standing()):
+            for address in self._elsewhere(service):
                 theirs = await self._standing_at(address)
                 if theirs is None or theirs.seat == self._rank:
                     continue
@@ -203,11 +209,14 @@ class DaemonContinuity:
                     await service.stop()
                     return
 
-    def _elsewhere(self, ours: Standing) -> list[Address]:
+    def _elsewhere(self, ours: RendezvousService) -> list[Address]:
         """Where another rendezvous may be; with enough members only where it was to begin with."""
         places = self._places
-        others = [address for seat, address in places.daemons.items() if seat != self._rank]
-        return [places.configured] if ours.enough else [places.configured, *others]
+        if ours.standing().enough:
+            return [places.configured]
+        daemons = {**ours.told_of, **places.daemons}
+        others = [address for seat, address in daemons.items() if seat != self._rank]
+        return [places.configured, *others]
 
     async def _standing_at(self, address: Address) -> Standing | None:
         deadline = self._engine.now() + ANSWER_S

@@ -14,14 +14,7 @@ from ringd.rendezvous.addresses import is_loopback, loopback_text
 from ringd.rendezvous.agent_events import Advertise, AgentEvents, Continuity, DaemonInfo
 from ringd.rendezvous.comeback import Comeback, Places
 from ringd.rendezvous.heart import Heart
-from ringd.rendezvous.intake import (
-    address_of,
-    claim_fields,
-    clip,
-    lost_of,
-    pairs,
-    start_of,
-)
+from ringd.rendezvous.intake import claim_fields, clip, lost_of, pairs, places_of, start_of
 from ringd.rendezvous.reach import RetrySettings, describe, reach
 from ringd.rendezvous.unsaid import Unsaid
 from ringd.transport.base import Address, Channel, Transport
@@ -359,11 +352,7 @@ class Agent:
         """It lives."""
 
     def _hear_members(self, fields: dict[str, Any]) -> None:
-        members: list[tuple[int, Address]] = []
-        for entry in control.field(fields, "members", list):
-            if not isinstance(entry, list) or len(entry) != 3 or type(entry[0]) is not int:
-                raise FrameError("members: not a list of [rank, host, port]")
-            members.append((entry[0], address_of(entry[1:])))
+        members = list(places_of(fields, "members"))
         seat = fields.get("embedded")
         self.places.seat = seat if type(seat) is int else None
         self.places.daemons |= dict(members)

@@ -73,6 +73,7 @@ class Claim:
         running: its trainer takes part, or ended its part: then the daemon says so again.
         n_verdicts: the highest count among the ids of the verdicts that it heard.
         lost: the verdicts that ended the epoch, as far as it heard them.
+        addresses: by rank, where daemons listen, as far as it knows: one may be the rendezvous.
     """
 
     epoch: int
@@ -80,6 +81,7 @@ class Claim:
     running: bool
     n_verdicts: int = 0
     lost: tuple[Lost, ...] = ()
+    addresses: tuple[tuple[int, Address], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

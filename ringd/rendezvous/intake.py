@@ -122,7 +122,24 @@ def _claim(claim: Any) -> Claim | None:
     if epoch < 1 or n_verdicts < 0 or not in_order or len(lost) > MAX_CLAIMED:
         raise FrameError("join: a claim of no epoch that there could be")
     found = tuple(lost_of(entry) for entry in lost)
-    return Claim(epoch, members, field(claim, "running", bool), n_verdicts, found)
+    running, addresses = field(claim, "running", bool), places_of(claim, "addresses")
+    return Claim(epoch, members, running, n_verdicts, found, addresses)
+
+
+def places_of(fields: Fields, name: str) -> tuple[tuple[int, Address], ...]:
+    """Ranks and addresses, from [[rank, host, port], ...].
+
+    Raises:
+        FrameError: it is something else, or longer than the largest group.
+    """
+    places: list[tuple[int, Address]] = []
+    for entry in field(fields, name, list):
+        if not isinstance(entry, list) or len(entry) != 3 or type(entry[0]) is not int:
+            raise FrameError(f"{name}: not a list of [rank, host, port]")
+        places.append((entry[0], address_of(entry[1:])))
+    if len(places) > MAX_WORLD:
+        raise FrameError(f"{name}: more than {MAX_WORLD} entries")
+    return tuple(places)
 
 
 def claim_fields(claim: Claim | None) -> Fields | None:
@@ -135,6 +152,7 @@ def claim_fields(claim: Claim | None) -> Fields | None:
         "running": claim.running,
         "n_verdicts": claim.n_verdicts,
         "lost": [lost.to_fields() for lost in claim.lost[:MAX_CLAIMED]],
+        "addresses": [[rank, at.host, at.port] for rank, at in claim.addresses],
     }
 
 

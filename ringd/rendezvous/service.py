@@ -122,6 +122,7 @@ class RendezvousService:
         )
         self._listener: Listener | None = None
         self._stopped = False
+        self.told_of: dict[int, Address] = {}
         self._daemons: dict[int, Connection] = {}
         self._observers: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
@@ -237,6 +238,8 @@ class RendezvousService:
         """Feed the membership, do what it says, and set the next alarm."""
         if isinstance(event, DaemonJoined):
             self._log.info("rank %d joined, listens on %s", event.rank, event.address)
+            if event.claim is not None:
+                self.told_of |= dict(event.claim.addresses)
         now = asyncio.get_running_loop().time()
         for instruction in self._membership.apply(event, now):
             self._carry_out(instruction)

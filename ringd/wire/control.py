@@ -5,7 +5,8 @@ Each has "type"; the rest of its keys:
 Daemon to rendezvous::
 
     join        address [host, port], version, pid, host, sizes [segment, eager] in bytes,
-                claim {epoch, members [ranks], running, n_verdicts, lost [fields of "lost", ...]}
+                claim {epoch, members [ranks], running, n_verdicts, lost [fields of "lost", ...],
+                addresses [[rank, host, port], ...]}
                 or nil: what a daemon that comes back knows of its epoch
     attach      attempt               a trainer asks to take part; attempts count from 1
     detach      how: "goodbye" | "died" | "raised" | "gave_up", detail, next_seq,

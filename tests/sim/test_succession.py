@@ -273,11 +273,6 @@ def test_a_holder_that_is_started_anew_has_the_rendezvous_again(n: int) -> None:
     in_job(n, play)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the one that is started anew is not told where the others are, so it never finds the "
-    "successor to yield to, and who came back to it stays there",
-)
 def test_a_holder_that_is_started_anew_amid_the_succession_leaves_nobody_behind() -> None:
     async def play(scene: Scene) -> None:
         await scene.cluster.kill(3)
