@@ -109,8 +109,8 @@ def _rows(count: object) -> str:
 
 
 def _numbered(seq: int, group: int) -> str:
-    """ "operation 4", "operation 0 of group 2"."""
-    return f"operation {seq} of group {group}" if group else f"operation {seq}"
+    """ "operation 4 of the world", "operation 0 of group 2"."""
+    return f"operation {seq} of " + (f"group {group}" if group else "the world")
 
 
 def refused_locally(

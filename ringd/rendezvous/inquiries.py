@@ -105,7 +105,8 @@ def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
     """
     fields: Mapping[str, Any] = failed.error.get("fields") or {}
     op, setting = fields.get("op", "an operation"), fields.get("setting", "timeout_s")
-    where = f"operation {failed.seq}" + (f" of group {failed.group}" if failed.group else "")
+    group = f"group {failed.group}" if failed.group else "the world"
+    where = f"operation {failed.seq} of {group}"
     limit = fields.get("limit", "its deadline")
     text = f"{op} ({where}, epoch {failed.epoch}) ended at {limit}: {verdict.text}. "
     text += f"{verdict.advice}."

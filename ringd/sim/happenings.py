@@ -160,10 +160,6 @@ async def _rendezvous_restarts(job: Job, rng: random.Random) -> None:
     await job.until(job.cluster.in_reach, "all are back", BACK_S)
 
 
-def _has_successor(job: Job) -> bool:
-    return bool(job.cluster.holders()) and job.cluster.in_reach()
-
-
 async def _embedder_dies(job: Job, rng: random.Random) -> None:
     """Its successor leads the others into the next epoch; started anew it has its place again."""
     (seat,) = job.cluster.holders()
@@ -182,8 +178,6 @@ async def _embedder_dies(job: Job, rng: random.Random) -> None:
         await job.until(go_on, f"the epoch of {others}", SUCCESSION_S)
         if job.cluster.holders() != others[:1]:
             job.wrong(f"ranks {job.cluster.holders()} hold the rendezvous after rank {seat}")
-    else:
-        await job.until(lambda: _has_successor(job), "a successor", SUCCESSION_S)
     await asyncio.sleep(rng.uniform(0.0, AWAY_S))
     await job.bring_back(seat, daemon=True)
     await job.until(lambda: len(job.cluster.holders()) == 1, "one rendezvous", SUCCESSION_S)

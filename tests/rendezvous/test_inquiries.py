@@ -117,7 +117,7 @@ def test_the_error_is_the_reported_one_with_the_verdicts_facts_and_text() -> Non
     error = from_wire(error_of(report, verdict, "1.7"))
     assert isinstance(error, CollectiveTimeoutError)
     assert str(error) == (
-        "all_reduce (operation 9, epoch 1) ended at its deadline of 2 s: who and why. "
+        "all_reduce (operation 9 of the world, epoch 1) ended at its deadline of 2 s: who and why. "
         "What to do. If it is only slow, raise timeout_s."
     )
     assert error.fields == {

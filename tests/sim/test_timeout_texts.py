@@ -21,7 +21,8 @@ PART_BYTES = 4 * COUNT // 5
 """What a step of the ring moves: each of five ranks has a fifth."""
 WORLD = tuple(range(5))
 TEXT = re.compile(
-    r"all_reduce \(operation (?P<seq>\d+)(?: of group (?P<group>\d+))?, epoch (?P<epoch>\d+)\) "
+    r"all_reduce \(operation (?P<seq>\d+) of (?:the world|group (?P<group>\d+)), "
+    r"epoch (?P<epoch>\d+)\) "
     r"ended at its deadline of 2 s \(timeout_s of the call\): rank (?P<missing>\d+) never entered "
     r"it; .*"
     r"Rank (?P<rank>\d+) had (?P<done>\d+) of (?P<total>\d+) bytes after (?P<elapsed>\d+\.\d+) s\b"
