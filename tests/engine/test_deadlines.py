@@ -47,7 +47,8 @@ def test_a_timeout_says_op_seq_peer_bytes_and_time() -> None:
             assert 2.0 - MS <= fields["elapsed_s"] <= 2.0 + TICK_S + VERDICT_S
             text = str(one.error)
             assert text.startswith(
-                "all_reduce (operation 1 of the world, epoch 1) ended at its deadline of 2 s (timeout_s of the "
+                "all_reduce (operation 1 of the world, epoch 1) ended at its deadline of 2 s "
+                "(timeout_s of the "
                 "call): "
             )
             assert "rank 2 never entered it; the trainer of rank 2 (process 1002) is in" in text
