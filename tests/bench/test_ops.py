@@ -23,7 +23,7 @@ from ringd.vocabulary import ALGORITHMS, DTYPES, reductions
 
 
 def test_every_collective_of_the_vocabulary_is_measured() -> None:
-    assert set(OPS) - {SENDRECV} == set(ALGORITHMS) - {"new_group"}
+    assert set(OPS) - {SENDRECV} == set(ALGORITHMS) - {"new_group", "agree"}  # of a few bytes
 
 
 @pytest.mark.parametrize(
