@@ -163,7 +163,7 @@ class Endings:
             return error
         for rank, seq_left in group.left.items():
             if seq >= seq_left:
-                group.broken = failures.left_before(group, rank, seq)
+                group.broken = failures.left_before(group, rank)
                 return group.broken.copy()
         return None
 

@@ -347,7 +347,7 @@ class Engine:
             next_seq = group.left[rank] = next_seqs.get(group.number, 0)
             for op in list(group.ops.values()):
                 if op.seq >= next_seq:
-                    error = failures.left_before(group, rank, op.seq)
+                    error = failures.left_before(group, rank)
                     group.broken = group.broken or error
                     op.end(failures.during(error, op))
         self.mail.rank_left(rank)

@@ -219,12 +219,15 @@ def peer_lost(
     )
 
 
-def left_before(group: Group, rank: int, seq: int) -> PeerLostError:
+def left_before(group: Group, rank: int) -> PeerLostError:
     """A rank said goodbye before a call that needs it."""
-    detail = f"it said goodbye before operation {seq}"
+    detail = f"it said goodbye before operation {group.left[rank]}"
     if group.number:
         detail += f" of group {group.number}"
-    return peer_lost(rank, case="it left the job", detail=detail, epoch=group.epoch)
+    verdict = f"{group.epoch}.left{rank}"  # all were told by the rendezvous: one id for all
+    return peer_lost(
+        rank, case="it left the job", detail=detail, epoch=group.epoch, verdict=verdict
+    )
 
 
 def during(error: RingdError, op: Operation) -> RingdError:

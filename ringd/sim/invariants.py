@@ -14,14 +14,11 @@ def disagreement(errors: Sequence[RingdError]) -> str | None:
     """What differs between the errors with which ranks ended one operation; None: nothing.
 
     A verdict is one: its id, its culprits, and its text but for the last sentence, which is the
-    rank's own. A rank that has no verdict says that its view is partial. Of a goodbye all know
-    first-hand, and no verdict is needed.
+    rank's own. A rank that has no verdict says that its view is partial.
     """
     told = set()
     for error in errors:
         fields = error.fields
-        if fields.get("case") == LEFT:
-            continue
         verdict = fields.get("verdict")
         if bool(verdict) == bool(fields.get("partial")):
             return f"verdict {verdict!r}, but partial is {fields.get('partial')}: {error}"
