@@ -59,7 +59,7 @@ def test_m1_different_shapes_raise_on_all_ranks_and_say_both(
         text = result["first"]["text"]
         for shape in (one, others):
             assert f"dtype=float32 shape={tuple(shape)}" in text
-        assert re.search(r"operation \d+ differs", text)
+        assert re.search(r"operation \d+ of the world differs", text)
         assert f"rank {odd} called all_reduce op=sum" in text
         assert odd in result["first"]["fields"]["ranks"]
         assert result["first"]["fields"]["op"] == "all_reduce"
