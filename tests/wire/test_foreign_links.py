@@ -107,12 +107,13 @@ async def test_a_frame_of_an_operation_that_failed_meanwhile_is_void(foreign: in
     async with both(foreign=foreign) as (real, peer):
         link = the_link(peer)
         link.break_taking_at, peer.mends = CUT, False
-        sum_ = Sum(real, peer, timeout_s=0.3)
+        sum_ = Sum(real, peer, timeout_s=1.5)  # time enough to come to the cut
         failed = asyncio.create_task(in_thread(sum_.call.run))
         assert (await sum_.ended).code == "timeout"
         with pytest.raises(Failed) as told:
             await failed
         assert told.value.code == "timeout"
+        assert link.break_taking_at == 0, "the payload was cut"
         peer.mends = True
         await sum_is_right(real, peer.world)
         assert the_link(peer) is link
