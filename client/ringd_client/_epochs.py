@@ -87,9 +87,8 @@ def reform(caller: Caller, *, min_size: int = 1, timeout_s: float = 60.0) -> Ste
         Who is there now, and how far the last epoch came: a :class:`ringd_client.Reform`.
 
     Raises:
-        QuorumLostError: this side of the job may not go on, or ``min_size`` are not there in time,
-            or the rendezvous is not in reach; it says who is.
-        RendezvousError: this rank was left out, or something else was refused.
+        QuorumLostError: this side of the job may not go on, or the rendezvous is not in reach.
+        RendezvousError: ``min_size`` ranks are not there in time, or something else was refused.
         InvalidArgumentError: a bad argument; not on the world's communicator; or another
             reform has not ended. Nothing was asked.
         DaemonLostError: our own daemon is gone, or has not answered 0.25 s after the deadline.
