@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ringd.config.values import format_size
 
-MIN_WIDTH = 132
+MIN_WIDTH = 144
 """A table that goes to a file or a pipe is not folded to 80 columns."""
 FIGURES = (
     "min µs", "median µs", "p99 µs", "algbw", "busbw", "ratio\nmin", "ratio\nmed", "steps",
