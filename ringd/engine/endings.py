@@ -163,8 +163,9 @@ class Endings:
             return error
         for rank, seq_left in group.left.items():
             if seq >= seq_left:
-                group.broken = failures.left_before(group, rank)
-                return group.broken.copy()
+                error = failures.left_before(group, rank)
+                group.break_by(error, goodbye=True)
+                return error.copy()
         return None
 
     def void_late(self, group: Group, seq: int, peer: int, theirs: bytes) -> None:

@@ -325,7 +325,7 @@ class Engine:
     def epoch_over(self, error: RingdError) -> None:
         """No call of this epoch can complete any more: all groups are over."""
         for group in self.groups:
-            group.broken = group.broken or error
+            group.break_by(error)
         self.end_all(error)
 
     def peer_lost(self, rank: int, error: RingdError) -> None:
@@ -348,7 +348,7 @@ class Engine:
             for op in list(group.ops.values()):
                 if op.seq >= next_seq:
                     error = failures.left_before(group, rank)
-                    group.broken = group.broken or error
+                    group.break_by(error, goodbye=True)
                     op.end(failures.during(error, op))
         self.mail.rank_left(rank)
 

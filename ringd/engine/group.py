@@ -30,7 +30,8 @@ class Group:
         verdicts: errors of operations that were ended before this rank entered them.
         pending: an error of an operation that had returned here; the next call raises it.
         returned: the calls of rooted operations that returned here, perhaps too early to know.
-        broken: why the epoch is over for this group, if it is.
+        broken: why no further call of all members can complete, if so.
+        goodbye: whether that is a goodbye only: messages among the others go on.
         left: ranks (of the world) that said goodbye, and the seq from which on they take no part.
         origin: the number of its parent, and of the call there that made it.
         last_done: the highest seq that completed here; -1: none.
@@ -51,6 +52,7 @@ class Group:
     pending: RingdError | None = None
     returned: OrderedDict[int, OpSpec] = field(default_factory=OrderedDict)
     broken: RingdError | None = None
+    goodbye: bool = False
     left: dict[int, int] = field(default_factory=dict)
     origin: tuple[int, int] = (-1, -1)
     last_done: int = -1
@@ -65,6 +67,11 @@ class Group:
     @property
     def size(self) -> int:
         return len(self.ranks)
+
+    def break_by(self, error: RingdError, *, goodbye: bool = False) -> None:
+        """No further call can complete. The first cause stands; but a goodbye yields to a loss."""
+        if self.broken is None or (self.goodbye and not goodbye):
+            self.broken, self.goodbye = error, goodbye
 
     def remember(self, seq: int, error: RingdError) -> None:
         """Store the verdict on an operation, for late entrants."""
@@ -106,5 +113,6 @@ class Group:
         self.returned.clear()
         self.left.clear()
         self.pending = self.broken = None
+        self.goodbye = False
         self.last_done, self.first_cut = -1, None
         self.agreed = self.agree_cut = None

@@ -92,7 +92,7 @@ class Groups:
         self._lost[rank] = error
         for group in self:
             if rank in group.ranks:
-                group.broken = group.broken or error
+                group.break_by(error)
 
     def rank_left(self, rank: int, next_seqs: Mapping[int, int]) -> None:
         """A rank said goodbye: it counts for groups that are still being made, too."""
@@ -165,7 +165,7 @@ class Groups:
             )
         error = self._take(number, members, self.world.epoch, (-1, -1))
         for rank in self._lost.keys() & {*members} if error is None else ():
-            self._by_stream[1 + number].broken = self._lost[rank]
+            self._by_stream[1 + number].break_by(self._lost[rank])
         return error
 
     def _take(
@@ -198,7 +198,7 @@ class Groups:
         """The call that made a group turns out to be void on other ranks: so is the group."""
         for group in self:
             if group.origin == (parent, seq) and group.broken is None:
-                group.broken = error
+                group.break_by(error)
                 for op in list(group.ops.values()):
                     op.end(failures.during(error, op))
                 self._engine.mail.group_freed(group, error)

@@ -92,7 +92,7 @@ class Mail:
         """
         try:
             message_errors.check_post(group, spec, tag)
-            if group.broken is not None:
+            if group.broken is not None and not group.goodbye:
                 raise group.broken.copy()
             mem = region(spec.count * spec.itemsize)
         except (ValueError, TypeError, RingdError) as exc:

@@ -249,6 +249,15 @@ async def stack_with(at: Inspector, function: str, state: str = "") -> TrainerSt
     raise AssertionError(f"not in {function}: {seen}")
 
 
+async def sleeps(at: Inspector) -> TrainerState:
+    """Look until the program sleeps. It has been seen to before: at its start it wakes again."""
+    for _ in range(1000):
+        seen = await look(at)
+        if seen.state == "sleeping":
+            return seen
+    raise AssertionError(f"it does not sleep: {seen}")
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Wait for what another process will make true."""
     deadline = time.monotonic() + 10
@@ -385,9 +394,8 @@ async def test_a_program_that_was_replaced_is_not_killed_by_the_signal(
     program = start('ready(); os.execvp("sleep", ["sleep", "600"])')
     at = inspector(program)
     until(lambda: Path(f"/proc/{program.pid}/comm").read_text() == "sleep\n")
-    until(lambda: view(program.pid).state == "sleeping")
     for _ in range(3):
-        assert await look(at) == TrainerState(program.pid, "sleeping", ())
+        assert await sleeps(at) == TrainerState(program.pid, "sleeping", ())
     assert program.process.poll() is None
     at.close()
 
@@ -403,7 +411,7 @@ async def test_a_main_thread_that_blocks_the_signal_is_not_sent_any(
     """)
     at = inspector(program)
     until(lambda: view(program.pid).state == "sleeping")
-    assert await look(at) == TrainerState(program.pid, "sleeping", ())
+    assert await sleeps(at) == TrainerState(program.pid, "sleeping", ())
     assert not view(program.pid).owes(STACK_SIGNAL)
     at.close()
 
@@ -519,9 +527,8 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def test_without_an_offer_the_state_alone_is_told(sleeper: subprocess.Popen[bytes]) -> None:
-    until(lambda: view(sleeper.pid).state == "sleeping")
     at = Inspector(asyncio.get_running_loop(), sleeper.pid)
-    assert await look(at) == TrainerState(sleeper.pid, "sleeping", ())
+    assert await sleeps(at) == TrainerState(sleeper.pid, "sleeping", ())
     sleeper.kill()
     sleeper.wait()
     assert await look(at) == TrainerState(sleeper.pid, "gone", ())

@@ -65,6 +65,46 @@ def test_a_loss_ends_messages_between_survivors_too_as_the_epoch_is_over() -> No
     scene.run(main)
 
 
+@pytest.mark.parametrize("n", [3, 5])
+def test_a_goodbye_that_ends_a_collective_leaves_messages_among_the_others_alone(n: int) -> None:
+    """Posted before or after it, and on ranks that have tried a collective since: all alike."""
+    scene = MailScene(n, **SIZES)
+    leaver = n - 1
+
+    async def main() -> None:
+        unfinished = [scene.call(rank) for rank in (0, 1)]
+        before = scene.recv(0, 1, LARGE, tag=1)
+        await scene.quiet()
+        scene.trainer(leaver).goodbye()
+        for ended in await scene.all(unfinished):
+            assert ended.code == "peer_lost"
+        assert (await scene.call(1)).code == "peer_lost"
+        after = scene.recv(1, 0, SMALL, tag=2)
+        scene.send(1, 0, message(LARGE, sender=1), tag=1)
+        scene.send(0, 1, message(SMALL, sender=0), tag=2)
+        assert ((await before).array == message(LARGE, sender=1)).all()
+        assert ((await after).array == message(SMALL, sender=0)).all()
+
+    scene.run(main)
+
+
+def test_a_loss_after_a_goodbye_ends_the_messages_too() -> None:
+    scene = MailScene(4)
+
+    async def main() -> None:
+        scene.trainer(3).goodbye()
+        await scene.quiet()
+        assert (await scene.call(0)).code == "peer_lost"
+        waiting = scene.recv(0, 1, SMALL)
+        scene.trainer(2).die()
+        assert error_of(await waiting).fields["rank"] == 2
+        late = await scene.recv(0, 1, SMALL)
+        assert (late.code, late.took_s) == ("peer_lost", 0)
+        assert error_of(late).fields["rank"] == 2
+
+    scene.run(main)
+
+
 @pytest.mark.parametrize("n", [2, 5])
 def test_a_message_that_was_sent_before_a_goodbye_is_still_received(n: int) -> None:
     """In a ring of five, ranks 0 and 2 have no link before this."""
