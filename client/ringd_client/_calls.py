@@ -87,6 +87,15 @@ class Caller(ABC):
         self._membership = membership
         self._place = place
         self._planner = Planner(kinds, self._arena, membership.epoch)
+        self._default_to(self._default_timeout_s)
+
+    def _default_to(self, timeout_s: float | None) -> None:
+        """The deadline of calls that name none, from now on; None: the daemon's."""
+        self._default_timeout_s = timeout_s
+        if timeout_s is None:
+            self._usual = Bound(self._membership.timeout_s, OF_DAEMON)
+        else:
+            self._usual = Bound(timeout_s, OF_COMMUNICATOR)
 
     def _begin_epoch(self, membership: Membership) -> None:
         """Go on in the next epoch, in which the world has other members."""
@@ -121,7 +130,7 @@ class Caller(ABC):
     @property
     def default_timeout_s(self) -> float:
         """The deadline of calls that name none, in seconds from their beginning."""
-        return self._bound(None).timeout_s
+        return self._usual.timeout_s
 
     @property
     def closed(self) -> bool:
@@ -198,7 +207,8 @@ class Caller(ABC):
         self._state.admit_call(self._place.group, planner.epoch)
         began = time.monotonic()
         try:
-            bound, silence_s = self._bound(timeout_s), 0.0
+            bound = self._usual if timeout_s is None else self._bound(timeout_s)
+            silence_s = 0.0
             self._state.patience.until = began + bound.timeout_s + GRACE_S
             if recv_timeout_ms is not None:
                 silence_s = positive("recv_timeout_ms", recv_timeout_ms) / 1000
@@ -224,11 +234,9 @@ class Caller(ABC):
         Raises:
             InvalidArgumentError: ``timeout_s`` is no positive number.
         """
-        if timeout_s is not None:
-            return Bound(positive("timeout_s", timeout_s), OF_CALL)
-        if self._default_timeout_s is not None:
-            return Bound(self._default_timeout_s, OF_COMMUNICATOR)
-        return Bound(self._membership.timeout_s, OF_DAEMON)
+        if timeout_s is None:
+            return self._usual
+        return Bound(positive("timeout_s", timeout_s), OF_CALL)
 
     def _post_all(
         self, operations: list[Operation[Any]]

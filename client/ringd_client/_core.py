@@ -46,7 +46,7 @@ class ClientState:
         pending: what the daemon has not answered yet, by request.
         ended: why nothing more can be asked, if so.
         epoch: the one that this trainer takes part in, or took part in last.
-        between: that one is over here, and the next has not begun.
+        open_epoch: the same while calls may be made; None: it is over, the next has not begun.
         groups: the numbers of the epoch's groups beside the world that stand open.
         highest_group: the highest number that one of them has had.
         patience: when the thread's current call gives up.
@@ -56,7 +56,7 @@ class ClientState:
         self.rank = rank
         self.max_in_flight = max_in_flight
         self.epoch = epoch
-        self.between = False
+        self.open_epoch: int | None = epoch
         self.pending: dict[int, Operation[Any]] = {}
         self.groups: set[int] = set()
         self.highest_group = 0
@@ -99,13 +99,13 @@ class ClientState:
             RingdError: as :meth:`admit`.
             MembershipChangedError: the epoch is over.
         """
-        if self.ended is None and not self.stands(epoch):
+        if epoch != self.open_epoch and self.ended is None:
             raise self.over(group, epoch)
         self.admit(group, count)
 
     def stands(self, epoch: int) -> bool:
         """Whether calls of the epoch may be made."""
-        return epoch == self.epoch and not self.between
+        return epoch == self.open_epoch
 
     def over(self, group: int, epoch: int) -> RingdError:
         """The error of a call of an epoch that is over here."""
@@ -118,7 +118,7 @@ class ClientState:
             )
         way_out = (
             "call reform(), and make calls when it has returned"
-            if self.between
+            if self.open_epoch is None
             else f"make it again in epoch {self.epoch}, if it is still wanted"
         )
         return MembershipChangedError(
@@ -133,8 +133,7 @@ class ClientState:
         self.groups.clear()
         self.highest_group = 0
         self.max_in_flight = max_in_flight
-        self.epoch = epoch
-        self.between = False
+        self.epoch = self.open_epoch = epoch
 
     def open_group(self, group: int, epoch: int) -> None:
         """A group was agreed on, and this rank is in it.
@@ -162,7 +161,7 @@ class ClientState:
         """
         if isinstance(operation, Question):
             return self._ask(operation)
-        if self.ended is None and not self.stands(operation.epoch):
+        if operation.epoch != self.open_epoch and self.ended is None:
             raise self.over(operation.group, operation.epoch)
         return ipc.pack(
             ipc.SUBMIT,
@@ -282,7 +281,7 @@ class ClientState:
             raise self.ended.copy()
         message = ipc.pack(question.kind, self._register(question), *question.body)
         if question.ends_epoch:
-            self.between = True
+            self.open_epoch = None
         return message
 
     def _enter(self, operation: Operation[Any]) -> int:

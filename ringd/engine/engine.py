@@ -28,7 +28,7 @@ from ringd.engine.message import Post
 from ringd.engine.operation import OnDone, Operation
 from ringd.engine.probing import Probing
 from ringd.engine.router import Router
-from ringd.engine.times import Times
+from ringd.engine.times import Times, times_of
 from ringd.errors import (
     GroupFreedError,
     InvalidArgumentError,
@@ -46,7 +46,7 @@ from ringd.vocabulary import (
     spec_or_unknown,
     unpack_spec,
 )
-from ringd.wire.bounds import Bound
+from ringd.wire.bounds import OF_DAEMON, Bound
 
 Local = int | Splits | None
 """What of a call may differ between ranks: the tag of send and recv, the splits of all_to_all."""
@@ -201,12 +201,15 @@ class Engine:
             limit = f"{in_flight} operations are in flight, the limit; wait for some first"
             on_done(TooManyOperationsError(limit), None)
             return
-        times = Times.of(self.options, timeout_s, recv_timeout_s, bound)
+        if bound is None:
+            bound = Bound(timeout_s) if timeout_s else Bound(self.options.timeout_s, OF_DAEMON)
+        times = times_of(bound, recv_timeout_s, self.options.recv_timeout_s)
+        until = self.now() + (timeout_s or self.options.timeout_s)
         try:
             spec = unpack_spec(packed_spec)
             group = self._group_of(spec)
             if spec.collective in POINT_TO_POINT:
-                self._post(group, spec, local, region, on_done, times)
+                self._post(group, spec, local, region, on_done, until, times)
                 return
             compiled, mem = self._prepared(group, packed_spec, spec, region, local)
         except (ValueError, TypeError, RingdError) as exc:
@@ -221,7 +224,7 @@ class Engine:
                 self._surroundings.call_void(group, spec, seq, stopped)
             on_done(stopped, None)
             return
-        self._enter(group, compiled, mem, on_done, times)
+        self._enter(group, compiled, mem, on_done, until, times)
 
     def _group_of(self, spec: OpSpec) -> Group:
         group = self.groups.numbered(spec.group)
@@ -239,13 +242,14 @@ class Engine:
         local: Local,
         region: Callable[[int], memoryview],
         on_done: OnDone,
+        until: float,
         times: Times,
     ) -> None:
         """Post a send or a receive; it stands beside the order of calls."""
         if not isinstance(local, int):
             raise InvalidArgumentError(f"the tag of a {spec.collective} is a whole number")
         self._busy_poll.begin()
-        self.mail.submit(group, spec, local, region, on_done, times)
+        self.mail.submit(group, spec, local, region, on_done, until, times)
         self._deadlines.watch()
 
     def _prepared(
@@ -277,6 +281,7 @@ class Engine:
         compiled: Compiled,
         mem: memoryview,
         on_done: OnDone,
+        until: float,
         times: Times,
     ) -> None:
         if compiled.spec.collective == Collective.NEW_GROUP.value:
@@ -291,7 +296,7 @@ class Engine:
         op = Operation(self, group, compiled, seq, mem, on_done)
         op.times = times
         op.started = self.now()
-        op.deadline = op.due = op.started + times.timeout_s
+        op.deadline = op.due = until
         op.started_ns = self._clock_ns()
         self._deadlines.watch()
         group.ops[seq] = op

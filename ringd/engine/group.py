@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ringd.engine.compiler import Compiler
 from ringd.errors import CollectiveMismatchError, RingdError
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ringd.engine.operation import Operation
     from ringd.vocabulary import OpSpec
 
+AGREE: Final = Collective.AGREE.value
 MAX_REMEMBERED = 1024
 
 
@@ -90,9 +91,10 @@ class Group:
 
         Called while the operation's region is still ours.
         """
-        seq, is_agree = op.seq, op.spec.collective == Collective.AGREE.value
+        seq, is_agree = op.seq, op.spec.collective == AGREE
         if error is None:
-            self.last_done = max(self.last_done, seq)
+            if seq > self.last_done:
+                self.last_done = seq
             if is_agree and (self.agreed is None or seq > self.agreed[0]):
                 self.agreed = (seq, bool(op.mem[0]))
                 if self.agree_cut is not None and self.agree_cut < seq:

@@ -74,6 +74,7 @@ class Mail:
         tag: int,
         region: Callable[[int], memoryview],
         on_done: OnDone,
+        until: float,
         times: Times,
     ) -> None:
         """Post a send or a receive.
@@ -87,8 +88,8 @@ class Mail:
                 until ``on_done``.
             on_done: called once, perhaps before this returns: with None or the error, and for a
                 receive that succeeded with the sender's rank in the group.
-            times: deadline from now on, and how long the sender may be silent in the middle of a
-                message.
+            until: its deadline, in loop time.
+            times: how long the sender may be silent in the middle of a message, and who says so.
         """
         try:
             message_errors.check_post(group, spec, tag)
@@ -103,7 +104,7 @@ class Mail:
         post = (Send if spec.collective == SEND else Recv)(box, spec, peer, tag, mem, on_done)
         post.started = self.engine.now()
         post.times = times
-        post.deadline = post.started + times.timeout_s
+        post.deadline = until
         self.live[post] = None
         if isinstance(post, Recv):
             box.receive(post)

@@ -6,6 +6,7 @@ setting to raise.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 OF_CALL, OF_COMMUNICATOR, OF_DAEMON = range(3)
@@ -24,6 +25,9 @@ _WORDS: Final = {
 }
 
 
+_NO_BOUND: Final = "a bound is [timeout_s, whose]"
+
+
 class Bound(NamedTuple):
     """A deadline as it was asked for: seconds from the beginning of the call, and by whom."""
 
@@ -37,11 +41,17 @@ def checked_bound(value: object) -> Bound:
     Raises:
         ValueError: it is none.
     """
-    if isinstance(value, list) and len(value) == 2:
-        timeout_s, source = value
-        if isinstance(timeout_s, int | float) and timeout_s > 0 and source in (0, 1, 2):
-            return Bound(float(timeout_s), int(source))
-    raise ValueError("a bound is [timeout_s, whose]")
+    try:
+        return _bound(*value)  # type: ignore[misc]
+    except TypeError:
+        raise ValueError(_NO_BOUND) from None
+
+
+@lru_cache(maxsize=256)
+def _bound(timeout_s: object, source: object) -> Bound:
+    if isinstance(timeout_s, int | float) and timeout_s > 0 and source in (0, 1, 2):
+        return Bound(float(timeout_s), int(source))
+    raise ValueError(_NO_BOUND)
 
 
 def words(setting: object) -> str:

@@ -18,6 +18,7 @@ from ringd.sim.cluster import Cluster, SimTrainer, host
 from ringd.sim.weather import CalmWeather
 from ringd.transport.memory import MemoryNetwork, Weather
 from ringd.vocabulary import OpSpec
+from ringd.wire.bounds import Bound
 
 DELAY_S = 1 / 1024
 """Each delivery's time on the wire: a power of two, so sums of it are exact."""
@@ -113,6 +114,7 @@ class Scene:
         timeout_s: float = 60.0,
         recv_timeout_s: float = 0.0,
         local: Local = None,
+        bound: Bound | None = None,
     ) -> asyncio.Future[Ended]:
         """Begin a call on one rank; its region is ``array``, or rank + 1 everywhere."""
         if array is None:
@@ -134,6 +136,7 @@ class Scene:
             timeout_s=timeout_s,
             recv_timeout_s=recv_timeout_s,
             local=local,
+            bound=bound,
         )
         return future
 

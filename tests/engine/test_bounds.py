@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ringd.engine.engine import EngineOptions
 from ringd.engine.operation import Operation
 from ringd.engine.times import OTHERS_S, Times
 from ringd.errors import CollectiveTimeoutError, RingdError
@@ -152,10 +151,19 @@ def test_an_operation_that_has_begun_knows_the_first_of_all_deadlines() -> None:
 
 
 def test_times_of_a_call_have_the_defaults_of_the_options() -> None:
-    found = Times.of(EngineOptions(timeout_s=9.0, recv_timeout_s=0.5), 0.0, 0.0, None)
-    assert found == Times(9.0, 0.5, 9.0, "RINGD_TIMEOUT_S", "RINGD_RECV_TIMEOUT_MS")
-    found = Times.of(EngineOptions(), 1.5, 0.25, Bound(2.0, OF_COMMUNICATOR))
-    assert found == Times(1.5, 0.25, 2.0, "default_timeout_s", "recv_timeout_ms")
+    scene = Scene(2, timeout_s=9.0, recv_timeout_s=0.5)
+
+    async def main() -> None:
+        scene.call(0, timeout_s=0.0)
+        scene.call(0, timeout_s=1.5, recv_timeout_s=0.25, bound=Bound(2.0, OF_COMMUNICATOR))
+        usual, own = scene.engine(0).live
+        assert usual.times == Times(9.0, 0.5, "RINGD_TIMEOUT_S", "RINGD_RECV_TIMEOUT_MS")
+        assert usual.deadline - usual.started == 9.0
+        assert own.times == Times(2.0, 0.25, "default_timeout_s", "recv_timeout_ms")
+        assert own.deadline - own.started == 1.5
+        scene.trainer(0).die()
+
+    scene.run(main)
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ class Identity(_ProcessGroup):
         value = seconds(timeout)
         if value is None:
             raise for_torch(InvalidArgumentError(f"a timeout is positive, not {timeout}"))
-        self.comm._default_timeout_s = value
+        self.comm._default_to(value)
 
     _set_default_timeout = set_timeout
 
