@@ -119,7 +119,12 @@ class Reunion:
         engine.unborn.pop(self._peer, None)
         engine.links[self._peer] = link
         self._connection.hand_over(link, Limits(inline_bytes=engine.options.inline_bytes))
-        engine.loop.call_soon(engine.link_up, link)
+        engine.loop.call_soon(self._announce, link)
+
+    def _announce(self, link: Link) -> None:
+        """The link is there, unless the peer, which needs it no more, has given it up at once."""
+        if self._engine.links.get(self._peer) is link:
+            self._engine.link_up(link)
 
     def _take_over(self, link: Link, taken: int, partial: int) -> None:
         engine = self._engine

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from ringd.engine.groups import MAX_GROUPS
+from ringd.engine.link import Link
+from ringd.engine.reunion import Reunion
 from ringd.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
@@ -351,6 +353,36 @@ def test_a_link_that_is_wanted_while_it_is_given_up_comes_back(wanting: int) -> 
         for ended in (await first, second):
             assert ended.error is None
             assert (ended.array == 4).all()
+
+    scene.run(main)
+
+
+def test_a_link_that_is_given_up_as_soon_as_it_is_made_does_not_stay_with_its_dialler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The peer's IDLE comes in one read with the end of the handshake."""
+    scene = Scene(5)
+    begin = Reunion._begin
+    given_up = []
+
+    def begin_and_read_on(self: Reunion, link: Link) -> None:
+        begin(self, link)
+        if self._dials and not given_up:
+            given_up.append(link)
+            self._engine.leaving.on_idle(link)
+
+    async def main() -> None:
+        number, other = await found(scene, (0, 2)), await found(scene, (0, 2))
+        for rank in (0, 2):
+            scene.engine(rank).groups.free(other)
+        await scene.quiet()
+        assert 2 not in scene.engine(0).links
+        monkeypatch.setattr(Reunion, "_begin", begin_and_read_on)
+        scene.engine(0).want_link(2)
+        await scene.quiet()
+        (link,) = given_up
+        assert link.engine.links.get(link.peer) is not link
+        await sums(scene, number, (0, 2))
 
     scene.run(main)
 
