@@ -155,12 +155,15 @@ def timed_out(
     if waiting and not culprits:
         whom += f", which {'waits itself' if len(waiting) == 1 else 'wait themselves'}"
     come = f"Not come to the barrier: {ranks_text(late)}. " if late else ""
-    of_whom = f"what {ranks_text(culprits)} is doing (ringd status)" if culprits else "ringd status"
+    look = "ringd status"
+    if culprits:
+        are = "is" if len(culprits) == 1 else "are"
+        look = f"what {ranks_text(sorted(culprits))} {are} doing ({look})"
     return CollectiveTimeoutError(
         f"{op.spec.collective} (operation {op.seq} of group {op.spec.group}, epoch {op.epoch}) on "
         f"rank {op.rank} ended at {limit}: waiting on {whom}, "
         f"{progress['bytes_done']} of {progress['bytes_total']} bytes received after "
-        f"{elapsed_s:.2f} s. {come}See {of_whom}; if it is only slow, {advice}.",
+        f"{elapsed_s:.2f} s. {come}See {look}; if it is only slow, {advice}.",
         op=op.spec.collective,
         group=op.spec.group,
         epoch=op.epoch,

@@ -136,7 +136,8 @@ class Judge:
             return None
         blamed = set(fields["culprits"])
         guilty = {fault.victim} | ({fault.other} if fault.kind.link else set())
-        well = {r for r in blamed - guilty if not self._was_late(r, step, rank)}
+        told_at = self._told_at(step, error)
+        well = {r for r in blamed - guilty if not self._was_late(r, step, told_at)}
         if well:
             return f"rank {rank} blames {sorted(well)}: {error}"
         if not first:
@@ -145,7 +146,7 @@ class Judge:
             return None if self._may_have_none(rank) else f"rank {rank} has no verdict: {error}"
         if not blamed:
             return f"rank {rank} blames nobody: {error}"
-        late = any(self._was_late(r, step, rank) for r in blamed)
+        late = any(self._was_late(r, step, told_at) for r in blamed)
         if fields["case"] not in (fault.kind.cases | LATE if late else fault.kind.cases):
             return f"rank {rank} calls it {fields['case']!r}: {error}"
         return None
@@ -155,9 +156,19 @@ class Judge:
         still, some do not."""
         return any(0 <= ended - change <= _CHANGE_S for change in self._fault.changes)
 
-    def _was_late(self, rank: int, step: int, told: int) -> bool:
-        """Whether a rank had not made a call when ``told`` was told so, or made it late."""
-        entered, ended = self._entered[step], self._ended[step][told]
+    def _told_at(self, step: int, error: RingdError) -> float:
+        """When an error was made: who came to the call later was told the same."""
+        blamed = error.fields["culprits"]
+        ended = self._ended[step]
+        return min(
+            ended[rank]
+            for rank, other in self.errors[step].items()
+            if other.fields.get("culprits") == blamed
+        )
+
+    def _was_late(self, rank: int, step: int, ended: float) -> bool:
+        """Whether a rank had not made a call when that was said, or made it late."""
+        entered = self._entered[step]
         share = LATE_SHARE - _ROUNDED
         return entered.get(rank, ended) >= ended - (ended - min(entered.values())) * (1 - share)
 
