@@ -42,6 +42,7 @@ class Judge:
         self.errors: dict[int, dict[int, RingdError]] = {}
         self.uneven: set[int] = set()
         self.messages_missed = False
+        self._held_up = False  # a receive from any source waited for one that had left
 
     @property
     def _may_expire(self) -> bool:
@@ -80,8 +81,13 @@ class Judge:
 
     def _of_another(self, error: RingdError) -> str | None:
         """A survivor's error: it says that the victim is lost."""
-        if self._fault.kind.cases == {LEFT} and error.fields.get("op") == RECV:
-            return None  # from any source: who is left might have sent it
+        op = error.fields.get("op")
+        if self._fault.kind.cases == {LEFT} and op in POINT_TO_POINT:
+            if op == RECV:  # from any source: who is left might have sent it
+                self._held_up |= isinstance(error, CollectiveTimeoutError)
+                return None
+            if self._held_up and isinstance(error, CollectiveTimeoutError):
+                return None  # its receiver had waited so, and given up meanwhile
         if not isinstance(error, PeerLostError):
             return "the loss of a rank is no reason for it"
         if error.rank != self._fault.victim:
