@@ -38,7 +38,7 @@ from ringd.rendezvous.events import (
 )
 from ringd.rendezvous.link_verdict import GATHER_LINK_REPORTS_S, LinkReports, judge
 from ringd.rendezvous.recovery import Recovery
-from ringd.rendezvous.reforming import Wishes
+from ringd.rendezvous.reforming import Wishes, ranks_text
 from ringd.rendezvous.seats import Seat, obstacle
 from ringd.rendezvous.sentences import Sentences
 
@@ -46,7 +46,7 @@ DEAD_AFTER_S = 3.0
 MAX_VERDICTS = 16
 TOO_FEW_BACK = (
     "the rendezvous was lost, and not enough members of the last epoch have come to the one that "
-    "followed it: the others may go on elsewhere without these. Mend the network and connect "
+    "followed it: {missing} may go on elsewhere without these. Mend the network and connect "
     "again, or allow it with quorum=any if there can be no other side"
 )
 LAST_CALL_S = 3.0
@@ -328,7 +328,8 @@ class Membership:
 
     def _next_epoch(self, now: float) -> list[Instruction]:
         if self._recovery.waiting:
-            return self._refuse(self._wishes.overdue(now), TOO_FEW_BACK)
+            text = TOO_FEW_BACK.format(missing=ranks_text(self._recovery.absent()))
+            return self._refuse(self._wishes.overdue(now), text)
         new = self._newcomers()
         if not self.running():
             in_time = now < self._attached_at + self._last_call_s

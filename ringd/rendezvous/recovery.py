@@ -170,6 +170,10 @@ class Recovery:
             self._forget(rank, case, detail)
         return True
 
+    def absent(self) -> list[int]:
+        """Members that have not come."""
+        return [rank for rank in self._members if rank not in self._back]
+
     def _forget(self, rank: int, case: str, detail: str) -> None:
         self._back.pop(rank, None)
         self._lost[rank] = (case, detail)

@@ -84,9 +84,9 @@ class Wishes:
         missing = [rank for rank in base if rank not in side]
         if majority and 2 * len(side) <= len(base):
             text = (
-                f"only {_ranks(side)} of the {len(base)} members of the last epoch that may live "
-                f"came together, without {_ranks(missing)}: that is no majority, and the others "
-                "may go on without these. Start the job anew from its last checkpoint, or allow it "
+                f"only {ranks_text(side)} of the {len(base)} members of the last epoch that may "
+                f"live came together, without {ranks_text(missing)}: that is no majority, and the "
+                "others may go on without these. Start the job anew from its last checkpoint, or allow it "
                 "with quorum=any if there can be no other side"
             )
             return Choice(cut_off=cut_off, obstacle=text, final=True)
@@ -94,8 +94,8 @@ class Wishes:
         wanted = max(self.asked[rank].min_size for rank in here)
         if len(members) < wanted:
             text = (
-                f"{_ranks(members)} came together, and reform() was asked for {wanted} at least. "
-                "Start what is missing, or lower min_size"
+                f"{ranks_text(members)} came together, and reform() was asked for {wanted} at "
+                "least. Start what is missing, or lower min_size"
             )
             return Choice(cut_off=cut_off, obstacle=text)
         return Choice(members, cut_off)
@@ -138,7 +138,8 @@ def together(ranks: Sequence[int], cuts: Collection[frozenset[int]]) -> list[int
     return side
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_text(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 1, 3"."""
     if not ranks:
         return "no rank"
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -148,6 +148,7 @@ class Cluster:
 
     Args:
         embed: the rank whose daemon holds the rendezvous; None: it has a host of its own.
+        majority: see ``ringd.daemon.continuity.Office``.
     """
 
     def __init__(
@@ -159,9 +160,11 @@ class Cluster:
         settings: ServiceSettings | None = None,
         *,
         embed: int | None = None,
+        majority: bool | None = None,
     ) -> None:
         self.network = network
         self.embed = embed
+        self._majority = majority
         self.rendezvous_at = RENDEZVOUS_AT
         if embed is not None:
             self.rendezvous_at = Address(host(embed), RENDEZVOUS_AT.port)
@@ -244,7 +247,7 @@ class Cluster:
             nonce=self._nonce,
             log=self._log,
             info=DaemonInfo(2000 + rank, host(rank), "simulated"),
-            office=Office(embed=rank == self.embed),
+            office=Office(embed=rank == self.embed, majority=self._majority),
         )
 
     async def kill(self, rank: int, how: Death = "reset") -> None:

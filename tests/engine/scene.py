@@ -65,6 +65,7 @@ class Scene:
         weather: Weather | None = None,
         pipe_bytes: int = 256 * 1024,
         embed: int | None = None,
+        majority: bool | None = None,
         **options: Any,
     ) -> None:
         self.n = n
@@ -74,7 +75,12 @@ class Scene:
         )
         self.loop.diagnose.append(self.network.describe)
         self.cluster = Cluster(
-            self.network, n, random.Random(1), replace(EngineOptions(), **options), embed=embed
+            self.network,
+            n,
+            random.Random(1),
+            replace(EngineOptions(), **options),
+            embed=embed,
+            majority=majority,
         )
 
     def run(self, main: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -356,6 +356,17 @@ def test_with_half_or_less_a_successor_never_judges_and_starts_nothing(n: int) -
     assert group.membership.epoch == EPOCH
 
 
+def test_who_asks_a_successor_without_a_majority_is_told_who_is_missing() -> None:
+    group = successor(5, unreachable={0})
+    for rank in (1, 3):
+        group.back(rank)
+    group.say(ReformWanted(3, EPOCH, 1, timeout_s=10.0))
+    group.passes(10.0)
+    (refusal,) = group.heard(3, "not_reformed")
+    assert refusal["quorum"] is True
+    assert "ranks 0, 2, 4 may go on elsewhere" in refusal["text"]
+
+
 def test_a_successor_awaits_those_that_it_could_reach() -> None:
     group = successor(5, unreachable={0})
     for rank in (1, 2, 3):

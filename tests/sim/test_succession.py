@@ -27,8 +27,8 @@ Play = Callable[[Scene], Coroutine[Any, Any, None]]
 Told = tuple[RingdError | None, dict[str, Any] | None]
 
 
-def in_job(n: int, play: Play, *, embed: int = 0) -> None:
-    scene = Scene(n, embed=embed, pipe_bytes=16 * 1024, segment_bytes=16 * 1024)
+def in_job(n: int, play: Play, *, embed: int = 0, majority: bool | None = None) -> None:
+    scene = Scene(n, embed=embed, majority=majority, pipe_bytes=16 * 1024, segment_bytes=16 * 1024)
     scene.run(lambda: play(scene))
 
 
@@ -170,6 +170,30 @@ def test_of_two_ranks_the_one_that_is_left_has_no_majority_and_says_that_its_vie
         assert isinstance(error, RingdError)
 
     in_job(2, play)
+
+
+@pytest.mark.parametrize(("n", "dead"), [(2, (0,)), (2, (1,)), (4, (0, 1)), (5, (0, 2, 4))])
+def test_where_any_number_may_go_on_a_minority_does(n: int, dead: tuple[int, ...]) -> None:
+    """quorum=any, for whoever knows that there is no other side."""
+    alive = [rank for rank in range(n) if rank not in dead]
+
+    async def play(scene: Scene) -> None:
+        calls = [scene.call(rank, LARGE, timeout_s=60.0) for rank in alive]
+        await asyncio.sleep(0.004)
+        for rank in dead:
+            await scene.cluster.kill(rank)
+        for ended in await scene.all(calls):
+            assert isinstance(ended.error, PeerLostError)
+            assert ended.error.fields["rank"] in dead
+        told = await reform(scene, alive)
+        for error, facts in told:
+            assert error is None, error
+            assert facts is not None
+            assert facts["ranks"] == alive
+        assert len(holders(scene, alive)) == 1
+        await sum_of(scene, alive)
+
+    in_job(n, play, majority=False)
 
 
 def cut_off(scene: Scene, side: Sequence[int]) -> Callable[[], None]:
