@@ -86,8 +86,8 @@ class Wishes:
             text = (
                 f"only {ranks_text(side)} of the {len(base)} members of the last epoch that may "
                 f"live came together, without {ranks_text(missing)}: that is no majority, and the "
-                "others may go on without these. Start the job anew from its last checkpoint, or allow it "
-                "with quorum=any if there can be no other side"
+                "others may go on without these. Start the job anew from its last checkpoint, or "
+                "allow it with quorum=any if there can be no other side"
             )
             return Choice(cut_off=cut_off, obstacle=text, final=True)
         members = (*side, *new)
