@@ -7,7 +7,9 @@ Above 64 MiB, segments that nobody used for ten seconds go back to the system.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
+import operator
 import os
 import threading
 import time
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ringd.errors import ArenaFullError
-from ringd_client._segments import PAGE_BYTES, Segment, new_memfd, size_class
+from ringd_client._segments import PAGE_BYTES, Guest, Segment, new_memfd, size_class
 
 MIN_SEGMENT_BYTES: Final = 1 << 20
 MAX_STEP_BYTES: Final = 64 << 20
@@ -25,6 +27,9 @@ MAX_STEP_BYTES: Final = 64 << 20
 RETAIN_BYTES: Final = 64 << 20
 """An arena up to this size is never trimmed."""
 IDLE_S: Final = 10.0
+MAX_GUESTS: Final = 512
+GUESTS_SHARE: Final = 2
+"""What part of the cap guests may take: one in so many."""
 MAX_DEFAULT_LIMIT_BYTES: Final = 4 << 30
 
 
@@ -32,6 +37,9 @@ def default_limit_bytes() -> int:
     """4 GiB, or a quarter of the machine's memory when that is less."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(MAX_DEFAULT_LIMIT_BYTES, memory // 4)
+
+
+_address = operator.attrgetter("address")
 
 
 class Block:
@@ -61,6 +69,7 @@ class Arena:
         size_bytes: of all segments.
         used_bytes: of the blocks in use, ``lent_bytes`` among them.
         lent_bytes: of the blocks that tensors of ``comm.empty`` hold.
+        guest_bytes: of memory that others have mapped and the daemon too; see :meth:`host`.
     """
 
     def __init__(
@@ -74,12 +83,15 @@ class Arena:
         self.size_bytes = 0
         self.used_bytes = 0
         self.lent_bytes = 0
+        self.guest_bytes = 0
         self._announce = announce
         self._retract = retract
         self._lock = threading.Lock()
         self._segments: list[Segment] = []
         self._cached: dict[int, list[Block]] = {}
         self._returned: deque[Block] = deque()
+        self._guests: list[Guest] = []
+        self._departed: deque[Guest] = deque()
         self._next_number = 1
         self._closed = threading.Event()
         self._reaper: threading.Thread | None = None
@@ -95,6 +107,8 @@ class Arena:
         with self._lock:
             if self._returned:
                 self._take_in_returned()
+            if self._departed:
+                self._see_off()
             cached = self._cached.get(size_bytes)
             block = cached.pop() if cached else self._carve_or_grow(size_bytes)
             block.segment.live += 1
@@ -127,6 +141,9 @@ class Arena:
             offset = address - segment.address
             if offset >= 0 and offset + size_bytes <= segment.size_bytes:
                 return segment, offset
+        guest = self.guest_at(address) if self._guests else None
+        if guest is not None and address + size_bytes <= guest.address + guest.size_bytes:
+            return guest, address - guest.address
         return None
 
     def _free_locked(self, block: Block) -> None:
@@ -158,6 +175,66 @@ class Arena:
             self.lent_bytes -= block.size_bytes
             self._free_locked(block)
 
+    # ------------------------------------------------------------ guests
+
+    def host(
+        self, address: int, size_bytes: int, fd: int, stands: Callable[[], bool]
+    ) -> Guest | None:
+        """Let the daemon work in memory that somebody else has mapped.
+
+        Args:
+            address: where they have; whole pages, as is ``size_bytes``.
+            fd: a memfd like those of :func:`new_memfd`; it stays the caller's.
+            stands: see :class:`Guest`.
+
+        Returns:
+            For :meth:`depart` when the memory is gone; None: there is no room for it.
+
+        Raises:
+            UnsentError: the daemon can't be told.
+        """
+        with self._lock:
+            self._see_off()
+            if not self.has_room_for(size_bytes) or self._closed.is_set():
+                return None
+            guest = Guest(self._next_number, address, size_bytes, stands)
+            self._announce(guest.number, size_bytes, fd)
+            self._next_number += 1
+            self.guest_bytes += size_bytes
+            self._guests = sorted([*self._guests, guest], key=_address)
+            if self._reaper is None:
+                self._start_reaper()
+            return guest
+
+    def has_room_for(self, size_bytes: int) -> bool:
+        """Whether one more guest could be hosted."""
+        room = self.limit_bytes // GUESTS_SHARE - self.guest_bytes
+        room = min(room, self.limit_bytes - self.size_bytes - self.guest_bytes)
+        return size_bytes <= room and len(self._guests) < MAX_GUESTS
+
+    def guest_at(self, address: int) -> Guest | None:
+        """The guest that has this address, if its memory stands."""
+        guests = self._guests
+        at = bisect.bisect_right(guests, address, key=_address) - 1
+        if at < 0 or address >= guests[at].address + guests[at].size_bytes:
+            return None
+        return guests[at] if guests[at].stands() else None
+
+    def depart(self, guest: Guest) -> None:
+        """The memory of a guest is gone, or will be. For finalizers too: it waits for no lock.
+
+        The daemon is told by the next call that needs a block, within IDLE_S at the latest.
+        """
+        self._departed.append(guest)
+
+    def _see_off(self) -> None:
+        while self._departed:
+            guest = self._departed.popleft()
+            if guest in self._guests:
+                self._guests = [other for other in self._guests if other is not guest]
+                self.guest_bytes -= guest.size_bytes
+                self._retract(guest.number)
+
     # ------------------------------------------------------------ growing
 
     def _carve_or_grow(self, size_bytes: int) -> Block:
@@ -188,9 +265,10 @@ class Arena:
 
     def _grow(self, size_bytes: int) -> None:
         needed = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
-        if self.size_bytes + needed > self.limit_bytes:
+        limit_bytes = self.limit_bytes - self.guest_bytes
+        if self.size_bytes + needed > limit_bytes:
             self._drop_idle(until=float("inf"), retain_bytes=0)
-        room = (self.limit_bytes - self.size_bytes) // PAGE_BYTES * PAGE_BYTES
+        room = (limit_bytes - self.size_bytes) // PAGE_BYTES * PAGE_BYTES
         if needed > room:
             raise self._full(size_bytes, f"its cap is {self.limit_bytes:,} bytes")
         step = min(max(self.size_bytes, MIN_SEGMENT_BYTES), MAX_STEP_BYTES)
@@ -218,8 +296,9 @@ class Arena:
         in_operations = self.used_bytes - self.lent_bytes
         return ArenaFullError(
             f"the shared-memory arena has no room for {wanted_bytes:,} more bytes: {why}; "
-            f"{self.lent_bytes:,} are in tensors of comm.empty, {in_operations:,} in operations "
-            "in flight. Wait for handles, drop tensors, or raise arena_limit_bytes in connect().",
+            f"{self.lent_bytes:,} are in tensors of comm.empty, {self.guest_bytes:,} in adopted "
+            f"storages, {in_operations:,} in operations in flight. Wait for handles, drop "
+            "tensors, or raise arena_limit_bytes in connect().",
             limit_bytes=self.limit_bytes,
             wanted_bytes=wanted_bytes,
             lent_bytes=self.lent_bytes,
@@ -232,6 +311,7 @@ class Arena:
         """Give segments back that are unused since ``idle_before``, down to RETAIN_BYTES."""
         with self._lock:
             self._take_in_returned()
+            self._see_off()
             self._drop_idle(until=idle_before, retain_bytes=RETAIN_BYTES)
 
     def _drop_idle(self, *, until: float, retain_bytes: int) -> None:
@@ -261,7 +341,7 @@ class Arena:
         while not self._closed.wait(IDLE_S):
             self.trim(time.monotonic() - IDLE_S)
             with self._lock:
-                if self.size_bytes <= RETAIN_BYTES:
+                if self.size_bytes <= RETAIN_BYTES and not self._guests:
                     self._reaper = None
                     return
 
@@ -274,7 +354,9 @@ class Arena:
         with self._lock:
             self._segments.clear()
             self._cached.clear()
-            self.size_bytes = 0
+            self._guests = []
+            self._departed.clear()
+            self.size_bytes = self.guest_bytes = 0
 
     def after_fork_in_child(self) -> None:
         """Locks of the parent's other threads are nobody's here."""
@@ -282,3 +364,4 @@ class Arena:
         self._reaper = None
         self._segments = []
         self._cached = {}
+        self._guests = []

@@ -9,6 +9,9 @@ from ringd.errors import ConfigError
 from ringd_client._launch import launch_of
 
 DEFAULT_JOB = "default"
+_YES = ("1", "true", "t", "yes", "y", "on")
+_NO = ("0", "false", "f", "no", "n", "off")
+"""As the daemon reads its own settings."""
 
 
 def daemon_socket_or_none() -> str | None:
@@ -53,3 +56,20 @@ def _default_socket() -> Path | None:
         return None
     job = environ.get(environment.variable("job_id")) or DEFAULT_JOB
     return environment.runtime_dir(environ) / f"{job}-{launch.rank}.sock"
+
+
+def adopts_storages() -> bool:
+    """Whether RINGD_ADOPT_STORAGES leaves it on that torch's storages are moved; unset: it does.
+
+    Raises:
+        ConfigError: it is neither true nor false.
+    """
+    name = environment.variable("adopt_storages")
+    text = environment.snapshot().get(name, "").strip()
+    if text.lower() in _YES or not text:
+        return True
+    if text.lower() in _NO:
+        return False
+    raise ConfigError(
+        f"{name} = {text!r}: allowed: true or false", key="adopt_storages", value=text
+    )

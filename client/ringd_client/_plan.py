@@ -345,7 +345,8 @@ class Planner:
         if not kind.region_bytes:
             return Operation(kind.spec, kind.packed)
         # A factor never works in the caller's memory: if nothing is posted, the input is as it was.
-        if kind.home and factor is None and self.arena.lent_bytes:
+        arena = self.arena
+        if kind.home and factor is None and (arena.lent_bytes or arena.guest_bytes):
             place = self._home_of(kind, source, tensor, sink, output, preserve_input)
             if place is not None:
                 return self._in_place(kind, source, tensor, sink, output, place)

@@ -12,7 +12,8 @@ import ctypes
 import fcntl
 import mmap
 import os
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 PAGE_BYTES: Final = mmap.PAGESIZE
 SMALL_ALIGNMENT_BYTES: Final = 64
@@ -79,7 +80,7 @@ class Segment:
     def __init__(self, number: int, fd: int, size_bytes: int) -> None:
         self.number = number
         self.size_bytes = size_bytes
-        self.memory = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        self.memory: Any = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         self.view = memoryview(self.memory)
         self._anchor = ctypes.c_char.from_buffer(self.memory)
         self.address = ctypes.addressof(self._anchor)
@@ -117,6 +118,30 @@ class Segment:
             at -= 1
             offset = free.pop(at)[0]
         free.insert(at, (offset, end - offset))
+
+
+class Guest(Segment):
+    """A segment whose memory is somebody else's: no block is cut from it.
+
+    Args:
+        stands: whether the memory is still mapped there and still theirs; asked before each use,
+            as others may have the address once it is not.
+    """
+
+    __slots__ = ("stands",)
+
+    def __init__(
+        self, number: int, address: int, size_bytes: int, stands: Callable[[], bool]
+    ) -> None:
+        self.number = number
+        self.address = address
+        self.size_bytes = size_bytes
+        self.memory = (ctypes.c_char * size_bytes).from_address(address)
+        self.view = memoryview(self.memory)
+        self.live = 0
+        self.idle_since = 0.0
+        self._free = []
+        self.stands = stands
 
 
 def _padded(start: int, size_bytes: int) -> int:

@@ -52,6 +52,8 @@ class Settings(BaseModel):
             leaves it alone; other words name the kernel's algorithm.
         arena_limit_bytes: cap on a trainer's shared memory; unset: 4 GiB, or a quarter of the
             machine's memory when that is less.
+        adopt_storages: the torch backend may move storages that recur into shared memory, so that
+            they are not copied at each call.
         accounting: a file that gets one JSON line per operation and rank.
         dump_dir: where a daemon writes its flight recorder after a failure and on SIGUSR1; unset:
             beside its Unix socket.
@@ -92,6 +94,7 @@ class Settings(BaseModel):
     busy_poll_us: fields.MicrosecondsOrOff = 1000
     congestion: fields.Congestion = "auto"
     arena_limit_bytes: fields.ArenaSize | None = None
+    adopt_storages: fields.Flag = True
     accounting: fields.AnyPath | None = None
     dump_dir: fields.AnyPath | None = None
     stack_signal: fields.StackSignal = 41
