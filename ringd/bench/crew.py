@@ -29,11 +29,13 @@ class Crew:
     Args:
         impls: "ringd", "gloo".
         n: world size.
+        worker: the module that a worker runs.
     """
 
-    def __init__(self, impls: Sequence[str], n: int) -> None:
+    def __init__(self, impls: Sequence[str], n: int, *, worker: str = "ringd.bench.worker") -> None:
         self.n = n
         self._impls = list(impls)
+        self._worker = worker
         self._processes: list[subprocess.Popen[bytes]] = []
         self._files: dict[tuple[str, int], Any] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="ringd-bench-")
@@ -55,7 +57,7 @@ class Crew:
         return self
 
     def _start(self, impl: str, control: str) -> None:
-        worker = [sys.executable, "-m", "ringd.bench.worker", control, impl]
+        worker = [sys.executable, "-m", self._worker, control, impl]
         if impl == "ringd":
             run = [sys.executable, "-m", "ringd", "run", "-n", str(self.n), "--", *worker]
             self._spawn(run)

@@ -10,6 +10,7 @@ import json
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -29,16 +30,24 @@ def main(argv: list[str]) -> None:
     control, impl, *rest = argv
     subject: Subject = Ringd() if impl == "ringd" else Gloo(int(rest[0]), int(rest[1]), rest[2])
     kept: dict[str, Tensors] = {}
+    hello = {"impl": impl, "rank": subject.rank, "n": subject.world_size}
+    serve(control, hello, lambda order: _measure(subject, order, kept))
+    subject.close()
+
+
+def serve(
+    control: str, hello: dict[str, Any], obey: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Say who we are to the driver at ``control``; answer its orders, up to the one to end."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.connect(control)
         file = sock.makefile("rw", encoding="utf-8")
-        _say(file, {"impl": impl, "rank": subject.rank, "n": subject.world_size})
+        _say(file, hello)
         for line in file:
             order = json.loads(line)
             if order["do"] == "end":
                 break
-            _say(file, _measure(subject, order, kept))
-        subject.close()
+            _say(file, obey(order))
 
 
 def _say(file: Any, what: dict[str, Any]) -> None:

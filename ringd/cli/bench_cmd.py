@@ -13,11 +13,13 @@ from ringd.errors import InvalidArgumentError, UnsupportedReductionError
 
 EXAMPLE = (
     "Example: ringd bench --op all_reduce --op all_gather --sizes 1K,1M -n 4 --peers gloo "
-    "--json bench.json; ringd bench --faults --kinds kill-trainer,kill-daemon -n 3 --rounds 40"
+    "--json bench.json; ringd bench --faults --kinds kill-trainer,kill-daemon -n 3 --rounds 40; "
+    "ringd bench --torch; ringd bench --startup -n 4"
 )
 PEERS = ("gloo", "none")
 MEMORIES = ("ordinary", "arena")
-DEFAULT_RANKS, DEFAULT_FAULT_RANKS = [2, 4], [3]
+DEFAULT_RANKS, DEFAULT_FAULT_RANKS, DEFAULT_TORCH_RANKS = [2, 4], [3], [2]
+DEFAULT_STARTUP_RANKS = [4]
 DEFAULT_SIZES = "1K,64K,1M,16M,64M"
 DEFAULT_ROUNDS, DEFAULT_FAULT_ROUNDS = 5, 10
 
@@ -43,7 +45,10 @@ def bench(
     n: Annotated[
         list[str] | None,
         typer.Option(
-            "-n", "--ranks", metavar="N,...", help="Numbers of ranks. (default: 2,4; faults: 3)"
+            "-n",
+            "--ranks",
+            metavar="N,...",
+            help="Numbers of ranks. (default: 2,4; faults: 3; torch: 2; startup: 4)",
         ),
     ] = None,
     peers: Annotated[
@@ -84,6 +89,22 @@ def bench(
         list[str] | None,
         typer.Option("--kinds", metavar="KIND,...", help="Of faults. (default: all)"),
     ] = None,
+    torch: Annotated[
+        bool,
+        typer.Option(
+            "--torch",
+            help="Measure instead torch.distributed's backends: a small call, and a DDP training "
+            "step (-n, --rounds, --json, --quick).",
+        ),
+    ] = False,
+    startup: Annotated[
+        bool,
+        typer.Option(
+            "--startup",
+            help="Measure instead how long jobs of torch.distributed take to start and to end "
+            "(-n, --rounds, --json).",
+        ),
+    ] = False,
     config: options.Config = None,
     debug: options.Debug = None,
 ) -> None:
@@ -96,6 +117,17 @@ def bench(
     if faults:
         names, rounds = _words(kinds, "all"), rounds or DEFAULT_FAULT_ROUNDS
         raise typer.Exit(_faults(names, world_sizes or DEFAULT_FAULT_RANKS, rounds, json_path))
+    rounds = rounds or DEFAULT_ROUNDS
+    if torch:
+        from ringd.bench.torch.main import run as run_torch
+
+        world_sizes = world_sizes or DEFAULT_TORCH_RANKS
+        raise typer.Exit(run_torch(world_sizes, rounds=rounds, json_path=json_path, quick=quick))
+    if startup:
+        from ringd.bench.startup.main import run as run_startup
+
+        world_sizes = world_sizes or DEFAULT_STARTUP_RANKS
+        raise typer.Exit(run_startup(world_sizes, rounds=rounds, json_path=json_path))
 
     from ringd.bench.main import run
     from ringd.bench.matrix import Matrix
@@ -113,7 +145,6 @@ def bench(
         algorithms=algorithms,
         memory=_known("--memory", _words(memory, ",".join(MEMORIES)), MEMORIES),
     )
-    rounds = rounds or DEFAULT_ROUNDS
     raise typer.Exit(run(matrix, rounds=rounds, json_path=json_path, quick=quick))
 
 
