@@ -9,16 +9,19 @@ PYTHON ?= python3
 TORCH ?= cpu
 # A further package index to look for torch in.
 TORCH_INDEX ?=
-# Further arguments of demo, test, bench and sim.
+# Further arguments of demo, test, foreign, bench and sim.
 ARGS ?=
 # How many seeds sim runs.
 SEEDS ?= 500
+# Another version of torch, for matrix.
+MATRIX ?= 2.12.0
 
 PY := .venv/bin/python
 STAMP := .venv/.ringd-installed
 PIP := $(PY) -m pip install --disable-pip-version-check
 PIN := -c constraints.txt $(if $(filter cpu,$(TORCH)),-c constraints-cpu.txt)
 INDEX := $(if $(TORCH_INDEX),--extra-index-url '$(TORCH_INDEX)')
+OTHER := .venv-torch-$(MATRIX)
 BENCH := --op all_reduce --sizes 1K,64K,1M,16M,64M -n 2 -n 4 --peers gloo
 
 define SUPPORTED
@@ -41,7 +44,7 @@ on pytorch.org gives its address), or take the CUDA build all the same:
 endef
 export NO_TORCH
 
-.PHONY: help setup demo test slow check format bench docs sim dist clean
+.PHONY: help setup demo test slow foreign matrix check format bench docs sim dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -54,6 +57,7 @@ $(STAMP): pyproject.toml constraints.txt constraints-cpu.txt
 	@test -x $(PY) || $(PYTHON) -m venv .venv
 	$(PIP) $(INDEX) $(PIN) torch || { echo "$$NO_TORCH" >&2; exit 1; }
 	$(PIP) $(INDEX) $(PIN) -e '.[demo,dev]'
+	@$(PY) -m compileall -q ringd client
 	@touch $@
 
 demo: $(STAMP) ## See it work: checks, bytes on the wire, timing, a training run, a fault
@@ -69,6 +73,17 @@ endif
 
 slow: $(STAMP) ## Run the long tests, which `make test` leaves out: soaks, 10,000 operations
 	$(PY) -m pytest -m slow
+
+foreign: $(STAMP) ## Run torch's own tests of process groups under ringd and gloo
+	$(PY) -m tests.foreign --page docs/torch-foreign.md $(ARGS)
+
+matrix: $(STAMP) ## Run tests/torch with another torch, in a venv of its own (MATRIX=2.12.0; several GB)
+	@echo "make matrix: torch $(MATRIX) for $(OTHER). Unless TORCH_INDEX names an index of CPU builds, this"
+	@echo "is a CUDA build: about 3 GB to download, 7 GB on disk. rm -rf $(OTHER) gives them back."
+	@test -x $(OTHER)/bin/python || $(PY) -m venv $(OTHER)
+	@grep -Ev '^(torch|setuptools)==' constraints.txt >$(OTHER)/constraints.txt
+	$(OTHER)/bin/python -m pip install --disable-pip-version-check $(INDEX) -c $(OTHER)/constraints.txt 'torch==$(MATRIX)' -e '.[dev]'
+	$(OTHER)/bin/python -m pytest tests/torch $(if $(ARGS),$(ARGS),-m "not slow")
 
 check: $(STAMP) ## Format, lint, types, architecture
 	.venv/bin/ruff format --check .

@@ -15,6 +15,7 @@ from ringd.vocabulary import POINT_TO_POINT
 from ringd_client._calls import unreadable
 from ringd_client.torch.errors import for_torch
 from ringd_client.torch.identity import Identity
+from ringd_client.torch.profiling import Recording, inputs_of, is_on
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,7 +23,7 @@ G = TypeVar("G", bound=Identity)
 
 
 def method(
-    collective: str,
+    collective: str, event: str = ""
 ) -> Callable[[Callable[Concatenate[G, P], R]], Callable[Concatenate[G, P], R]]:
     """A method that makes a call.
 
@@ -31,16 +32,29 @@ def method(
 
     Args:
         collective: what it calls, for the poison.
+        event: its name in the profiler; default: the same.
     """
 
     def decorate(function: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
+        find_inputs = inputs_of(function)
+
+        def record(self: G, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            recording = Recording(event or collective, find_inputs(args, kwargs))
+            try:
+                work: Any = function(self, *args, **kwargs)
+            except BaseException:
+                recording.end()
+                raise
+            work.recorded_by(recording)
+            return work  # type: ignore[no-any-return]
+
         @wraps(function)
         def call(self: G, /, *args: P.args, **kwargs: P.kwargs) -> R:
             compiler = eval_frame.get_eval_frame_callback()
             if compiler is not None:
                 eval_frame.set_eval_frame(None)
             try:
-                return function(self, *args, **kwargs)
+                return (record if is_on() else function)(self, *args, **kwargs)
             except DistBackendError:
                 raise  # of the client, which has seen to it
             except Exception as exc:
@@ -53,14 +67,14 @@ def method(
                     eval_frame.set_eval_frame(compiler)
 
         made: Any = call
-        _leave_alone(made.__code__)
+        leave_alone(made.__code__)
         made._torchdynamo_disable = True
         return call
 
     return decorate
 
 
-def _leave_alone(code: CodeType) -> None:
+def leave_alone(code: CodeType) -> None:
     """Have torch.compile run this code as it is; what it calls is up to :func:`method`."""
     frames: Any = eval_frame
     strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
@@ -17,10 +18,15 @@ from ringd_client._handle import Handle
 from ringd_client._operation import Operation
 from ringd_client.torch.errors import for_torch
 from ringd_client.torch.pool import POOL
+from ringd_client.torch.profiling import Recording
 
 Tensors: TypeAlias = "list[Any]"
 Future: TypeAlias = "torch.futures.Future[Any]"
 NO_LIMIT: Final = timedelta(0)
+UNAWAITED: Final = 64
+"""How many works that nobody waited for stay alive; see Pending."""
+
+_unawaited: Final[deque[Work]] = deque(maxlen=UNAWAITED)
 
 
 def _value(future: Future) -> Any:
@@ -31,7 +37,7 @@ class Done(Work):
     """A call that was over when it returned."""
 
     def __init__(self, outputs: Tensors) -> None:
-        super().__init__()
+        Work.__init__(self)
         self._outputs = outputs
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
@@ -62,11 +68,17 @@ class Done(Work):
         future.set_result(self._outputs)
         return future
 
+    def recorded_by(self, recording: Recording) -> None:
+        """End the event of this call in the profiler."""
+        recording.end()
+
 
 class Pending(Work):
     """Operations on their way, seen as one.
 
-    Any thread may wait, and more than once. Dropping it changes nothing.
+    Any thread may wait, and more than once. Dropping it changes nothing. If C++ still has it then,
+    as DDP does within ``join``, C++ could find the methods here no more, and would wait forever; so
+    the last UNAWAITED that nobody has waited for live on.
 
     Args:
         connection: on which they were posted.
@@ -88,6 +100,12 @@ class Pending(Work):
         self._outputs = outputs
         self._future: Future | None = None
         self._after = _once(after) if after is not None else None
+        self._recording: Recording | None = None
+        self._awaited = False
+
+    def __del__(self, unawaited: deque[Work] = _unawaited) -> None:
+        if not self._awaited:
+            unawaited.append(self)
 
     def wait(self, timeout: timedelta = NO_LIMIT) -> bool:
         """Wait until all are over; results are in the output tensors then.
@@ -102,10 +120,13 @@ class Pending(Work):
             CollectiveTimeoutError: the wait expired, the operations go on; or a deadline passed.
             RingdError: how the first one failed, each time this is called.
         """
+        self._awaited = True
         try:
             _finish(self._connection, self._operations, timeout)
         except RingdError as exc:
             raise for_torch(exc) from exc.__cause__
+        if self._recording is not None:
+            self._recording.end()
         if self._after is not None:
             self._after()
         return True
@@ -119,6 +140,7 @@ class Pending(Work):
         handles = (Handle(self._connection, operation) for operation in self._operations)
         if not all(handle.done() for handle in handles):
             return False
+        self._awaited = True
         if self._after is not None and self._error() is None:
             self._after()
         return True
@@ -141,13 +163,28 @@ class Pending(Work):
 
         Its callbacks run on a thread of ours and may wait for other operations.
         """
+        self._awaited = True
         if self._future is None:
             base: Future = torch.futures.Future()
             # An exception that is set in Python is unknown to C++ until a callback raises it.
             self._future = base.then(_value)
-            _Completion(self, base).watch(self._operations)
-            self._connection.hasten()
+            completion = _Completion(self, base)
+            if all(operation.finished for operation in self._operations):
+                completion.complete()  # C++ takes the value at once after its wait
+            else:
+                completion.watch(self._operations)
+                self._connection.hasten()
         return self._future
+
+    def and_then(self, after: Callable[[], None]) -> None:
+        """Set what is left to do when all have succeeded; before anybody waits."""
+        self._after = _once(after)
+
+    def recorded_by(self, recording: Recording) -> None:
+        """End the event of this call in the profiler when the last operation has finished."""
+        self._recording = recording
+        if self._operations:
+            self._operations[-1].when_finished(recording.end)
 
     def source_rank(self) -> int:
         """Who sent what was received, as a rank of the group."""
@@ -171,21 +208,20 @@ class _Completion:
         self._left = 0
 
     def watch(self, operations: Sequence[Operation[Any]]) -> None:
-        """Wait for them, on no thread."""
+        """Wait for them, at least one, on no thread."""
         self._left = len(operations)
         for operation in operations:
             operation.when_finished(self._one_less)
-        if not operations:
-            POOL.run(self._complete)
 
     def _one_less(self) -> None:
         with self._lock:
             self._left -= 1
             is_last = not self._left
         if is_last:
-            POOL.run(self._complete)
+            POOL.run(self.complete)
 
-    def _complete(self) -> None:
+    def complete(self) -> None:
+        """Wait for the work, and complete the future."""
         try:
             self._work.wait()
         except Exception as exc:
