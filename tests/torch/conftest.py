@@ -57,12 +57,13 @@ def both(_standing: dict[int, Daemons]) -> Both:
 def own(request: pytest.FixtureRequest) -> Iterator[Own]:
     """``own(program, n)``: the same under ringd, where each rank starts its own daemon.
 
-    With ``which=`` that rank may die. Nothing is left of them after the test.
+    With ``which=`` that rank may die, or those. Nothing is left of them after the test.
     """
     owner = f"{os.getpid()}-{abs(hash(request.node.nodeid)):x}"
 
     def run(program: ranks.Program, n: int, **arguments: Any) -> list[Any]:
-        may_die = [arguments["which"]] if "which" in arguments else []
+        which = arguments.get("which", ())
+        may_die = [which] if isinstance(which, int) else which
         told = ranks.run(program, n, (), ("ringd",), owner=owner, may_die=may_die, **arguments)
         return told["ringd"]
 

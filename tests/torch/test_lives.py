@@ -44,6 +44,19 @@ def test_what_was_sent_before_the_exit_arrives(own: Own) -> None:
     assert own(lives.sent_before_leaving, 2)[1]
 
 
+@pytest.mark.parametrize(
+    ("way", "which"),
+    [
+        ("SIGKILL", (0, 1, 2)),
+        pytest.param("SIGKILL", (0,), marks=pytest.mark.slow),
+        pytest.param("SIGTERM", (0, 1, 2), marks=pytest.mark.slow),
+        pytest.param("os._exit", (0, 1, 2), marks=pytest.mark.slow),
+    ],
+)
+def test_no_daemon_is_left_however_ranks_end(own: Own, way: str, which: tuple[int, ...]) -> None:
+    assert own(lives.ended, 3, way=way, which=which) == [None] * 3  # the fixture looks for them
+
+
 def test_four_ranks_with_daemons_of_their_own(own: Own) -> None:
     told = own(calls.objects, 4)
     assert told[0][0] != []

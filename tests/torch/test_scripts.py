@@ -71,6 +71,13 @@ def test_a_script_under_ringd_run_uses_its_daemons(shell: Shell) -> None:
 
 
 @pytest.mark.slow
+def test_torchs_debug_mode_does_no_harm(shell: Shell) -> None:
+    detail = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    output = shell(*TORCHRUN, 2, SCRIPTS / "plain.py", "ringd", **detail)
+    assert sums(output, 2), output
+
+
+@pytest.mark.slow
 def test_without_autoload_an_import_does_it(shell: Shell, tmp_path: Path) -> None:
     script = tmp_path / "imports.py"
     script.write_text("import ringd_client.torch\n" + (SCRIPTS / "plain.py").read_text())

@@ -7,6 +7,7 @@ what can't: docs/torch.md.
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import torch  # noqa: F401  first: it may load us while it is imported
@@ -14,10 +15,11 @@ import torch  # noqa: F401  first: it may load us while it is imported
 from ringd_client.torch.autoload import register
 
 if TYPE_CHECKING:
+    from ringd_client.torch import hooks
     from ringd_client.torch.late import monitored_barrier
     from ringd_client.torch.options import Options
 
-__all__ = ["Options", "monitored_barrier", "register"]
+__all__ = ["Options", "hooks", "monitored_barrier", "register"]
 
 register()
 
@@ -32,4 +34,6 @@ def __getattr__(name: str) -> Any:
         from ringd_client.torch.late import monitored_barrier
 
         return monitored_barrier
+    if name == "hooks":
+        return import_module("ringd_client.torch.hooks")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

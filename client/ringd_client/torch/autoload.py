@@ -24,6 +24,17 @@ def register() -> None:
 
 
 def _create(opts: Any, pg_options: Any) -> Any:
+    import torch
+
+    from ringd.errors import ConfigError
+    from ringd_client.torch.errors import for_torch
+    from ringd_client.torch.version import check_version
+
+    try:
+        check_version(torch.__version__)
+    except ConfigError as exc:
+        raise for_torch(exc) from None
+
     from ringd_client.torch.creation import create
 
     return create(opts, pg_options)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-import warnings
-from typing import Any, Final
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,10 +22,6 @@ from ringd_client.torch.errors import for_torch
 from ringd_client.torch.options import Options
 from ringd_client.torch.process_group import RingdProcessGroup
 
-OLDEST: Final = (2, 9)
-NEWEST: Final = (2, 13)
-"""The versions of torch that were tried."""
-
 
 def create(opts: Any, pg_options: Any) -> RingdProcessGroup:
     """For torch: the process group of this rank.
@@ -41,7 +35,6 @@ def create(opts: Any, pg_options: Any) -> RingdProcessGroup:
         RingdError: a twin of it, as all errors here.
     """
     try:
-        _check_version()
         options = Options.of(pg_options)
         timeout_s = opts.timeout.total_seconds()
         until = time.monotonic() + timeout_s
@@ -56,24 +49,17 @@ def create(opts: Any, pg_options: Any) -> RingdProcessGroup:
             comm = _open_group(world, ranks, timeout_s, until)
     except RingdError as exc:
         raise for_torch(exc) from exc.__cause__
-    return RingdProcessGroup(comm, opts.store, meeting, options)
+    return _group_class()(comm, opts.store, meeting, options)
 
 
-def _check_version() -> None:
-    """Refuse what is too old to have the interfaces, and say once what is newer than we know."""
-    found = re.match(r"(\d+)\.(\d+)", torch.__version__)
-    version = tuple(map(int, found.groups())) if found else OLDEST
-    if version < OLDEST:
-        raise ConfigError(
-            f"the backend ringd needs torch {'.'.join(map(str, OLDEST))} or newer; this is "
-            f"{torch.__version__}"
-        )
-    if version > NEWEST:
-        warnings.warn(
-            f"the backend ringd was tried with torch up to {'.'.join(map(str, NEWEST))}; this is "
-            f"{torch.__version__}. If a call fails in an odd way, say so to its maintainers",
-            stacklevel=2,
-        )
+def _group_class() -> type[RingdProcessGroup]:
+    """Where torch has no support for GPUs nobody pays for looking whether a tensor is on one."""
+    is_built: Any = torch.backends.cuda.is_built
+    if not is_built():
+        return RingdProcessGroup
+    from ringd_client.torch.staging import StagedProcessGroup
+
+    return StagedProcessGroup
 
 
 # ---------------------------------------------------------------- the world

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ringd.config import environment
-from ringd.errors import RendezvousError, RingdError
-from ringd_client._launch import launch_of
+from ringd.errors import ConfigError, RendezvousError, RingdError
+from ringd_client._launch import Launch, launch_of
 from ringd_client.torch import store as stores
 
 LOG_LEVEL: Final = "warning"
@@ -104,27 +104,52 @@ def _plan(store: Store, standing: OwnDaemon | None, size: int, until: float) -> 
         if set(jobs.values()) == {standing.place[0]}:
             return {"job": standing.place[0]}
     job = f"torch-{secrets.token_hex(4)}"
-    plan = {"job": job, "rendezvous": _free_address()}
+    plan = {"job": job, "rendezvous": _free_address(store)}
     given = environment.snapshot()
     if not any(given.get(environment.variable(name)) for name in ("secret", "secret_file")):
         plan["secret"] = secrets.token_hex(32)
     return plan
 
 
-def _free_address() -> str:
+def _free_address(store: Store) -> str:
     """Where the rendezvous can listen, and the others reach it.
 
     The port may be taken by somebody else before it does; then the daemons say so.
+
+    Raises:
+        ConfigError: rank 0 is not where the others look for it.
     """
-    launch = launch_of(environment.snapshot())
-    host = "127.0.0.1"
-    if launch is not None and launch.host and not launch.on_one_host:
-        host = launch.host
-    family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.bind((host, 0))
-        port = probe.getsockname()[1]
+    host = _host(launch_of(environment.snapshot()), store)
+    try:
+        family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            try:
+                probe.bind((host, 0))
+            except OSError:  # a service's address, say: then ours on the way there
+                probe.bind((_local_address(family, host), 0))
+            host, port = probe.getsockname()[:2]
+    except OSError as exc:
+        raise ConfigError(
+            f"rank 0 has no address at which its daemon could be reached: {host}, where the ranks "
+            f"meet, is none of this host's ({exc})"
+        ) from exc
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _host(launch: Launch | None, store: Store) -> str:
+    """Where rank 0 is, as the launcher says, else as torch's store is reached."""
+    if launch is not None and (launch.on_one_host or launch.host):
+        return "127.0.0.1" if launch.on_one_host else launch.host
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, TCPStore) else "127.0.0.1"
+
+
+def _local_address(family: int, host: str) -> str:
+    """Our own address on the way to a host; nothing is sent."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return str(probe.getsockname()[0])
 
 
 # ---------------------------------------------------------------- processes
@@ -161,7 +186,7 @@ def _dumps() -> Path | None:
 
 
 def _start(plan: dict[str, Any], **settings: Any) -> subprocess.Popen[bytes]:
-    """``ringd daemon``, which ends after this process."""
+    """A daemon that ends after this process."""
     given = environment.snapshot()
     settings["log_level"] = given.get(environment.variable("log_level")) or LOG_LEVEL
     if "secret" in plan:
@@ -173,8 +198,9 @@ def _start(plan: dict[str, Any], **settings: Any) -> subprocess.Popen[bytes]:
         parent_pid=os.getpid(),
         **settings,
     )
+    env["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # it would look for some in every package
     return subprocess.Popen(
-        [sys.executable, "-m", "ringd", "daemon"],
+        [sys.executable, "-m", "ringd.cli.child_daemon"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=env,

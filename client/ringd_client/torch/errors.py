@@ -2,14 +2,23 @@
 
 Each class of ``ringd.errors`` has a twin that is a ``torch.distributed.DistBackendError`` too: a
 script that never heard of us catches it as it would catch gloo's or NCCL's, and the fields of a
-verdict (``fields``, ``retry``, ``rank``, ...) are there for who wants them.
+verdict (``fields``, ``retry``, ``rank``, ...) are there for who wants them. A limit that the text
+names has torch's name for it.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from torch.distributed import DistBackendError
 
-from ringd.errors import RingdError
+from ringd.errors import CollectiveTimeoutError, RingdError
+from ringd.wire.bounds import words
+
+_LIMITS: Final = (
+    (words("default_timeout_s"), "the timeout of the group"),
+    (words("timeout_s"), "the timeout of the call"),
+)
 
 _twins: dict[type[RingdError], type[RingdError]] = {}
 
@@ -23,6 +32,10 @@ def for_torch(error: RingdError) -> RingdError:
     if twin is None:
         told = {"__module__": cls.__module__, "__doc__": cls.__doc__}
         twin = _twins[cls] = type(cls.__name__, (cls, DistBackendError), told)
-    made = twin(error.message, **error.fields)
+    message = error.message
+    if isinstance(error, CollectiveTimeoutError):
+        for ours, torchs in _LIMITS:
+            message = message.replace(ours, torchs)
+    made = twin(message, **error.fields)
     made.__cause__ = error.__cause__
     return made

@@ -52,6 +52,7 @@ class Identity(_ProcessGroup):
         self._name = ""
         self._desc = "undefined"
         self._collected: list[Pending] | None = None
+        self._adopts = options.adopt_storages
         _open.add(self)
 
     # ------------------------------------------------------------ who it is

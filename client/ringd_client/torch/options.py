@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -10,10 +10,12 @@ import torch
 from torch.distributed import ReduceOp
 
 from ringd.errors import InvalidArgumentError
+from ringd_client._environment import adopts_storages
 from ringd_client._reductions import Op, premul_sum
 
 K = TypeVar("K")
 
+UNSET: Final = timedelta(milliseconds=-1)
 _WORDS: Final = (
     (ReduceOp.SUM, "sum"),
     (ReduceOp.AVG, "avg"),
@@ -34,27 +36,32 @@ class Options:
         deterministic: reductions are the left fold in rank order, whatever size and algorithm.
         recv_timeout_ms: end a call earlier when a peer that owes bytes is silent for so long.
         arena_limit_bytes: cap of the shared memory; for ``init_process_group`` only.
+        adopt_storages: move what is reduced again and again into shared memory, instead of
+            copying it at each call; None: as RINGD_ADOPT_STORAGES says, which is on.
     """
 
     deterministic: bool = False
     recv_timeout_ms: float | None = None
     arena_limit_bytes: int | None = None
+    adopt_storages: bool | None = None
 
     @classmethod
     def of(cls, given: Any) -> Options:
-        """From what the script passed.
+        """From what the script passed; what it left open is as the environment says.
 
         Raises:
             InvalidArgumentError: the options of another backend.
+            ConfigError: RINGD_ADOPT_STORAGES is neither true nor false.
         """
-        if given is None:
-            return cls()
-        if isinstance(given, cls):
-            return given
-        raise InvalidArgumentError(
-            "pg_options of the backend ringd are ringd_client.torch.Options, "
-            f"not {type(given).__qualname__}"
-        )
+        options = cls() if given is None else given
+        if not isinstance(options, cls):
+            raise InvalidArgumentError(
+                "pg_options of the backend ringd are ringd_client.torch.Options, "
+                f"not {type(given).__qualname__}"
+            )
+        if options.adopt_storages is None:
+            return replace(options, adopt_storages=adopts_storages())
+        return options
 
 
 def reduction(op: Any) -> Op:
@@ -67,14 +74,14 @@ def reduction(op: Any) -> Op:
         if op == known:
             return word
     if op == ReduceOp.PREMUL_SUM:
-        factor = op.factor
+        _, factor = op.__getstate__()  # ``op.factor`` came with torch 2.13
         return premul_sum(factor.item() if isinstance(factor, torch.Tensor) else factor)
     raise InvalidArgumentError(f"the reduce op {op!r} is none of ringd's")
 
 
 def seconds(timeout: timedelta | None) -> float | None:
     """A timeout of torch's; None: unset, which torch says by a negative number."""
-    if timeout is None:
+    if timeout is None or timeout == UNSET:
         return None
     value = timeout.total_seconds()
     return value if value > 0 else None

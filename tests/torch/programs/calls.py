@@ -33,7 +33,9 @@ def asynchronous() -> Any:
     work = dist.all_reduce(polled, async_op=True)
     while not work.is_completed():
         pass
-    seen["polled"] = polled, work.is_success(), work.exception()
+    # gloo's can't be asked before torch 2.13: C++ has no such type for Python.
+    exception = work.exception() if dist.get_backend() == "ringd" else None
+    seen["polled"] = polled, work.is_success(), exception
     future = dist.all_reduce(torch.ones(3) * rank, async_op=True).get_future()
 
     def another(done: Any) -> Any:

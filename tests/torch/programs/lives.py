@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -69,6 +70,22 @@ def first_leaves(place_of: str) -> Any:
     store = dist.FileStore(f"{place_of}/d4", n)
     dist.init_process_group("ringd", store=store, rank=rank, world_size=n)
     return dist.get_world_size()
+
+
+def ended(way: str, which: tuple[int, ...]) -> Any:
+    """All ranks end, in the midst of a call of the others; nobody cleans up."""
+    rank, n = place()
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [n] * 4
+    dist.all_reduce(torch.ones(1 << 20), async_op=True)
+    if rank not in which:
+        return None
+    if way == "os._exit":
+        os._exit(3)
+    os.kill(os.getpid(), getattr(signal, way))
+    signal.pause()
+    return None
 
 
 def sent_before_leaving() -> Any:

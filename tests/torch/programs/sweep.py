@@ -14,7 +14,6 @@ DTYPES = (
     torch.complex64, torch.complex128, torch.uint16, torch.float8_e4m3fn,
 )  # fmt: skip
 OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
-REFUSED = "refused"
 COUNT = 6
 """Elements; 1 to 12 and their products with a few ranks are exact in every dtype."""
 
@@ -38,11 +37,11 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tried(call: Callable[[], Any]) -> Any:
-    """What a call gives, or that it was refused at once."""
+    """What a call gives, or in a text why it was refused."""
     try:
         return call()
-    except (RuntimeError, TypeError, ValueError):
-        return REFUSED
+    except (RuntimeError, TypeError, ValueError) as exc:
+        return f"refused: {exc}"
 
 
 def reductions() -> dict[str, Any]:

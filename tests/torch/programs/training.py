@@ -96,6 +96,38 @@ def ddp_power_sgd() -> Any:
     return train(net, torch.optim.SGD(net.parameters(), 0.1))
 
 
+def ddp_narrow(name: str) -> Any:
+    """Gradients travel in 16 bits: by our hook, and with gloo by torch's.
+
+    Beside the training, the mean of gradients of which each rank has another value, in exact
+    numbers: rounded once on each rank.
+    """
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    theirs = {"bf16": default_hooks.bf16_compress_hook, "fp16": default_hooks.fp16_compress_hook}
+    if dist.get_backend() == "ringd":
+        import ringd_client.torch
+
+        hook: Any = getattr(ringd_client.torch.hooks, name)
+    else:
+        # Under its own name DDP refuses it where there is no GPU.
+        hook = lambda state, bucket: theirs[name](state, bucket)  # noqa: E731
+
+    net = DDP(model(), bucket_cap_mb=0.002)
+    net.register_comm_hook(None, hook)
+    losses = train(net, torch.optim.SGD(net.parameters(), 0.1))
+    wide = DDP(nn.Linear(64, 3, bias=False))
+    wide.register_comm_hook(None, hook)
+    wide(values(dist.get_rank())).sum().backward()
+    return losses, parameters(net), wide.module.weight.grad
+
+
+def values(rank: int) -> torch.Tensor:
+    """What ``ddp_narrow`` has as a rank's gradients, in each row; of many sizes and both signs."""
+    i = torch.arange(64.0)
+    return (torch.sin(i * 3 + rank) * 2.0 ** (i % 13 - 6)).view(1, 64)
+
+
 def ddp_complex() -> Any:
     """N7: a complex layer."""
     torch.manual_seed(3)
