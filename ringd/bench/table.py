@@ -59,8 +59,11 @@ def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
         table.add_column(
             name, justify="right" if name in ("n", "size") else "left", no_wrap=name == "algorithm"
         )
+    links = any(r["of_link"] is not None for r in rows)
     for name in FIGURES:
         table.add_column(name, justify="right")
+        if name == "busbw" and links:
+            table.add_column("of link", justify="right")
     last = None
     for r in rows:
         if last not in (None, (r["n"], r["bytes"])):
@@ -77,6 +80,7 @@ def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
             figure(r["p99_us"], ",.0f"),
             figure(r["algbw"], bandwidth(r["algbw"])),
             figure(r["busbw"], bandwidth(r["busbw"])),
+            *([figure(r["of_link"], ".1%")] if links else []),
             figure(r["ratio_min"], ".2f"),
             figure(r["ratio_median"], ".2f"),
             figure(r["steps"], "d"),
