@@ -344,6 +344,10 @@ class Daemons:
         self._service = self._spawn("rendezvous", bind=host, port=port)
         until(self._announced, "the rendezvous listens again")
 
+    def rendezvous_exit(self) -> int:
+        """The exit code of the rendezvous, when it ends by itself."""
+        return self._service.wait(PATIENCE_S)
+
     def end_daemon(self, rank: int) -> int:
         """SIGTERM; its exit code."""
         self._daemons[rank].terminate()
