@@ -53,7 +53,7 @@ class Settings(BaseModel):
         congestion: "auto" takes cubic on links within a host, else the system's; "system"
             leaves it alone; other words name the kernel's algorithm.
         arena_limit_bytes: cap on a trainer's shared memory; unset: 4 GiB, or a quarter of the
-            machine's memory when that is less.
+            machine's (or container's) memory when that is less.
         accounting: a file that gets one JSON line per operation and rank.
         dump_dir: where a daemon writes its flight recorder after a failure and on SIGUSR1; unset:
             beside its Unix socket.
