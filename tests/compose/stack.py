@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +38,14 @@ def compose_command() -> tuple[str, ...]:
     return ("docker-compose",) if shutil.which("docker-compose") else ()
 
 
-def until(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    """Wait for it; fails, and says what did not come, when it does not come in time."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S:g} s: {what()}"
-        time.sleep(0.2)
-
 _SIGNAL = """
 import os, pathlib, sys
 found = []
 for entry in pathlib.Path("/proc").glob("[0-9]*"):
     words = (entry / "cmdline").read_bytes().decode().split("\\0")
-    # An interpreter, for ringd with the script first; none of those that only start it.
-    if words[0].endswith("python3") or words[0].endswith("python"):
-        if sys.argv[1] in words[1:3] and "-c" not in words:
-            found.append(int(entry.name))
+    # The interpreter; for ringd its script comes first. Not those that only start it.
+    if "python" in words[0] and sys.argv[1] in words[1:3]:
+        found.append(int(entry.name))
 for pid in found:
     os.kill(pid, int(sys.argv[2]))
 print(len(found))
@@ -137,20 +128,20 @@ class Stack:
             return word in self.log(service, since=since)
 
         for service in services:
-            until(partial(printed, service), lambda: self._what(service, f"prints {word!r}"))
+            self._until(printed, service, f"prints {word!r}")
 
     def await_end(self, *services: str) -> dict[str, int]:
         """Until all have ended; their exit codes."""
-
-        def ended(service: str) -> bool:
-            return self.ended(service) is not None
-
         for service in services:
-            until(partial(ended, service), lambda: self._what(service, "ends"))
+            self._until(lambda service: self.ended(service) is not None, service, "ends")
         return {service: self.inspect(service)["State"]["ExitCode"] for service in services}
 
-    def _what(self, service: str, does: str) -> str:
-        return f"{service} {does}; it has printed:\n{self.log(service)[-2000:]}"
+    def _until(self, condition: Callable[[str], bool], service: str, does: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition(service):
+            late = time.monotonic() > deadline
+            assert not late, f"not in time: {service} {does}; its log:\n{self.log(service)[-2000:]}"
+            time.sleep(0.2)
 
     def verdict(self, service: str) -> dict[str, Any]:
         """What the program of ``until_fault.py`` has told at its end."""

@@ -53,7 +53,6 @@ def test_containers_have_no_more_than_they_need(stack_of: StackOf) -> None:
         assert host["NanoCpus"] > 0
         assert host["PidsLimit"] == 256
 
-
     # Restarted in a second, on the same ports: it runs anew.
     at = f"{time.time():.3f}"
     stack.compose("restart", "--timeout", "0")
