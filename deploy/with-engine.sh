@@ -20,8 +20,8 @@ fi
 
 [ "$(id -u)" -eq 0 ] || unable "none answers, and only root can start one"
 # Package of each program.
-declare -A package=([dockerd]=docker.io [docker-compose]=docker-compose [debootstrap]=debootstrap
-    [iptables]=iptables [ip]=iproute2)
+declare -A package=([dockerd]=docker.io [docker]=docker.io [docker-compose]=docker-compose
+    [debootstrap]=debootstrap [iptables]=iptables [ip]=iproute2)
 missing=()
 for program in "${!package[@]}"; do
     command -v "$program" >/dev/null || missing+=("${package[$program]}")
@@ -30,7 +30,10 @@ if [ ${#missing[@]} -gt 0 ]; then
     command -v apt-get >/dev/null || unable "${missing[*]} missing, and there is no apt to install it"
     # A run level in which packages start no services.
     export RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive
-    { apt-get -q update && apt-get -q install --yes --no-install-recommends "${missing[@]}"; } >&2 ||
+    apt-get -q update >&2 || unable "apt-get update fails"
+    # In newer releases it has a package to itself.
+    apt-cache show docker-cli >/dev/null 2>&1 && missing+=(docker-cli)
+    apt-get -q install --yes --no-install-recommends "${missing[@]}" >&2 ||
         unable "${missing[*]} can't be installed"
 fi
 
