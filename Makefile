@@ -41,7 +41,7 @@ on pytorch.org gives its address), or take the CUDA build all the same:
 endef
 export NO_TORCH
 
-.PHONY: help setup demo test slow test-compose check format bench docs sim dist clean
+.PHONY: help setup demo test slow test-compose test-lan check format bench docs sim dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -69,6 +69,9 @@ endif
 
 slow: $(STAMP) ## Run the long tests, which `make test` leaves out: soaks, 10,000 operations
 	$(PY) -m pytest -m slow
+
+test-lan: $(STAMP) ## Test on several hosts, in network namespaces: needs root, is skipped without
+	$(PY) -m pytest -m lan tests/lan $(ARGS)
 
 test-compose: $(STAMP) ## Run containers: needs a Docker engine (deploy/with-engine.sh starts one)
 	RINGD_IMAGE=ringd-test deploy/build-image.sh

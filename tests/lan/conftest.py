@@ -19,6 +19,8 @@ from tests.processes.conftest import _nothing_is_left, folder, owner
 
 __all__ = ["_nothing_is_left", "folder", "owner"]
 
+LIMIT_S = 300
+"""Of a test: each starts its own daemons and trainers, many of them at once."""
 HERE = Path(__file__).parent
 MakeLab = Callable[..., Lab]
 MakeGroup = Callable[..., LanDaemons]
@@ -30,6 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.serial)
             item.add_marker(pytest.mark.lan)
+            item.add_marker(pytest.mark.timeout(LIMIT_S))
             if reason:
                 item.add_marker(pytest.mark.skip(reason=f"no lab: {reason}"))
 
