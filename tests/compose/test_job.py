@@ -63,7 +63,8 @@ def test_a_health_check_fails_while_its_process_is_stopped_and_only_then(stack_o
     stack = stack_of("docker-compose.yml", "tests/compose/faults.yml")
     stack.compose("up", "-d")
     stack.await_line("IN FULL SWING", *RANKS)
-    for service, command in (("rank2", "daemon"), ("rendezvous", "rendezvous")):
+    # In this order: without its daemon a rank is lost, and the job, and then the rendezvous end.
+    for service, command in (("rendezvous", "rendezvous"), ("rank2", "daemon")):
         kind, *check = stack.inspect(service)["Config"]["Healthcheck"]["Test"]
         assert kind == "CMD"
         assert stack.run_in(service, *check).returncode == 0
