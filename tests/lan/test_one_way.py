@@ -53,9 +53,6 @@ def test_a_rank_that_only_hears_is_named(lab: MakeLab, group: MakeGroup) -> None
         if rank != 1:
             assert one["fields"]["culprits"] == [1], one
     made.heal([1])
-    job.kill_daemon(1)
-    job.start_daemon(1)
-    job.await_daemon(1)
     next_epoch_works(job)
 
 
