@@ -44,10 +44,10 @@ on pytorch.org gives its address), or take the CUDA build all the same:
 endef
 export NO_TORCH
 
-.PHONY: help setup demo test slow foreign matrix check format bench docs sim dist clean
+.PHONY: help setup demo test slow foreign matrix test-compose test-lan check format bench docs sim dist clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 setup: $(STAMP) ## Make .venv and install everything (the others do it when it is missing)
 
@@ -65,8 +65,8 @@ demo: $(STAMP) ## See it work: checks, bytes on the wire, timing, a training run
 
 test: $(STAMP) ## Run all tests, or those that ARGS names (ARGS="tests/config -k size")
 ifeq ($(strip $(ARGS)),)
-	$(PY) -m pytest -n 2 -m "not serial and not slow"
-	$(PY) -m pytest -m "serial and not slow" || [ $$? -eq 5 ]
+	$(PY) -m pytest -n 2 -m "not serial and not slow and not compose and not lan"
+	$(PY) -m pytest -m "serial and not slow and not compose and not lan" || [ $$? -eq 5 ]
 else
 	$(PY) -m pytest $(ARGS)
 endif
@@ -84,6 +84,13 @@ matrix: $(STAMP) ## Run tests/torch with another torch, in a venv of its own (MA
 	@grep -Ev '^(torch|setuptools)==' constraints.txt >$(OTHER)/constraints.txt
 	$(OTHER)/bin/python -m pip install --disable-pip-version-check $(INDEX) -c $(OTHER)/constraints.txt 'torch==$(MATRIX)' -e '.[dev]'
 	$(OTHER)/bin/python -m pytest tests/torch $(if $(ARGS),$(ARGS),-m "not slow")
+
+test-lan: $(STAMP) ## Test on several hosts, in network namespaces: needs root, is skipped without
+	$(PY) -m pytest -m lan tests/lan $(ARGS)
+
+test-compose: $(STAMP) ## Run containers: needs a Docker engine (deploy/with-engine.sh starts one)
+	RINGD_IMAGE=ringd-test deploy/build-image.sh
+	RINGD_IMAGE=ringd-test $(PY) -m pytest -m compose tests/compose $(ARGS)
 
 check: $(STAMP) ## Format, lint, types, architecture
 	.venv/bin/ruff format --check .

@@ -53,6 +53,8 @@ def train(comm: ringd_client.Communicator, work: "Work", steps: int) -> None:
         except (PeerLostError, MembershipChangedError, CollectiveTimeoutError) as error:
             change = comm.reform()
             print(f"{error.code}; epoch {change.epoch} has ranks {change.ranks}", flush=True)
+            if comm.ranks[comm.rank] in change.joined:  # an epoch went by without this rank
+                work.is_current = False
             if reduced is not None and change.agreed:  # the others have committed this step
                 work.commit(reduced, comm)
             reduced, in_step = None, False

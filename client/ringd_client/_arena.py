@@ -8,6 +8,7 @@ Above 64 MiB, segments that nobody used for ten seconds go back to the system.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import operator
 import os
@@ -16,6 +17,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
 from ringd.errors import ArenaFullError
@@ -31,11 +33,20 @@ MAX_GUESTS: Final = 512
 GUESTS_SHARE: Final = 2
 """What part of the cap guests may take: one in so many."""
 MAX_DEFAULT_LIMIT_BYTES: Final = 4 << 30
+CGROUP_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""Where a container reads how much memory it may use, with control groups of version 2 and 1."""
 
 
 def default_limit_bytes() -> int:
-    """4 GiB, or a quarter of the machine's memory when that is less."""
+    """4 GiB, or a quarter of the memory when that is less: of the machine's, or of what this
+    container may use, since beyond that no error would come, but a kill."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in CGROUP_LIMITS:
+        with contextlib.suppress(OSError, ValueError):  # it is not there; it says "max"
+            memory = min(memory, int(path.read_text()))
     return min(MAX_DEFAULT_LIMIT_BYTES, memory // 4)
 
 

@@ -51,7 +51,7 @@ def connect(
         default_timeout_s: of the calls on the communicator that name no ``timeout_s``; default:
             the daemon's setting, which is 300 s unless set.
         arena_limit_bytes: cap of the shared memory; default: the daemon's setting, else 4 GiB,
-            or a quarter of the machine's memory when that is less.
+            or a quarter of the machine's (or container's) memory when that is less.
 
     Returns:
         A communicator; close it, best by ``with``.

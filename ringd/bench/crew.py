@@ -8,17 +8,16 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ringd.config import environment
+from ringd.bench.places import Place, Start
 from ringd.errors import RingdError
 
-START_LIMIT_S = 60.0
+START_LIMIT_S = 120.0
 ORDER_LIMIT_S = 120.0
 END_LIMIT_S = 10.0
 
@@ -29,26 +28,29 @@ class Crew:
     Args:
         impls: "ringd", "gloo".
         n: world size.
-        worker: the module that a worker runs.
+        place: where they run.
     """
 
-    def __init__(self, impls: Sequence[str], n: int, *, worker: str = "ringd.bench.worker") -> None:
+    def __init__(self, impls: Sequence[str], n: int, place: Place) -> None:
         self.n = n
         self._impls = list(impls)
-        self._worker = worker
+        self._place = place
+        self._services: list[subprocess.Popen[bytes]] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._files: dict[tuple[str, int], Any] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="ringd-bench-")
 
     def __enter__(self) -> Crew:
-        path = Path(self._folder.name) / "control"
+        folder = Path(self._folder.name)
+        control = folder / "control"
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(str(path))
-            listener.listen(64)
+            listener.bind(str(control))
+            listener.listen(256)
             listener.settimeout(START_LIMIT_S)
             try:
                 for impl in self._impls:
-                    self._start(impl, str(path))
+                    for start in self._place.starts(impl, self.n, folder, control):
+                        self._spawn(start)
                 for _ in range(len(self._impls) * self.n):
                     self._enlist(listener)
             except BaseException:
@@ -56,23 +58,11 @@ class Crew:
                 raise
         return self
 
-    def _start(self, impl: str, control: str) -> None:
-        worker = [sys.executable, "-m", self._worker, control, impl]
-        if impl == "ringd":
-            run = [sys.executable, "-m", "ringd", "run", "-n", str(self.n), "--", *worker]
-            self._spawn(run)
-            return
-        init = f"file://{self._folder.name}/{impl}-store"
-        for rank in range(self.n):
-            self._spawn([*worker, str(rank), str(self.n), init])
-
-    def _spawn(self, command: list[str]) -> None:
-        env = environment.snapshot()
-        env.setdefault("OMP_NUM_THREADS", "1")
+    def _spawn(self, start: Start) -> None:
         process = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, start_new_session=True
+            start.command, env=start.env, stdin=subprocess.DEVNULL, start_new_session=True
         )
-        self._processes.append(process)
+        (self._services if start.serves else self._processes).append(process)
 
     def _enlist(self, listener: socket.socket) -> None:
         try:
@@ -117,18 +107,28 @@ class Crew:
                     file.write('{"do": "end"}\n')
                     file.flush()
                     file.close()
-        running = self._left(END_LIMIT_S if in_order else 0.0)
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            for process in running:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, number)
-            running = self._left(END_LIMIT_S)
+        _end_groups(self._processes, END_LIMIT_S if in_order else 0.0)
+        for service in reversed(self._services):  # daemons before the rendezvous, which they need
+            _end_groups([service], 0.0)
         self._folder.cleanup()
 
-    def _left(self, within_s: float) -> list[subprocess.Popen[bytes]]:
-        """Wait for all; those that have not ended in time."""
-        until = time.monotonic() + within_s
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, until - time.monotonic()))
-        return [process for process in self._processes if process.poll() is None]
+
+def _end_groups(processes: list[subprocess.Popen[bytes]], patience_s: float) -> None:
+    """Wait so long for all; then SIGTERM, and SIGKILL, of what they have started too."""
+    running = _left(processes, patience_s)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, number)
+        running = _left(running, END_LIMIT_S)
+
+
+def _left(
+    processes: list[subprocess.Popen[bytes]], within_s: float
+) -> list[subprocess.Popen[bytes]]:
+    """Wait for all; those that have not ended in time."""
+    until = time.monotonic() + within_s
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, until - time.monotonic()))
+    return [process for process in processes if process.poll() is None]

@@ -19,6 +19,8 @@ class Case:
     Attributes:
         size_bytes: of the larger one of a rank's tensors; 0 for a barrier.
         algorithm: as asked for, "auto" included.
+        rate_bps: of a rank's link in a lab, in bits per second; 0: there is no such limit.
+        own_hosts: each rank is on a host of its own.
     """
 
     impl: str
@@ -29,6 +31,8 @@ class Case:
     algorithm: str
     memory: str
     itemsize: int
+    rate_bps: int = 0
+    own_hosts: bool = False
 
     @property
     def count(self) -> int:
@@ -79,11 +83,14 @@ def bus_factor(op: str, n: int) -> float:
 
 
 def row(case: Case, samples: Samples, peer: Samples | None) -> dict[str, Any]:
-    """One row as it goes to JSON. Times in µs, bandwidths in GB/s (1e9 bytes per second)."""
+    """One row as it goes to JSON. Times in µs, bandwidths in GB/s (1e9 bytes per second).
+
+    ``of_link`` is the share of a link's rate that busbw is; None where links have none.
+    """
     times = sorted(samples.times_us)
     median = statistics.median(times)
     facts = asdict(case)
-    del facts["itemsize"], facts["size_bytes"]
+    del facts["itemsize"], facts["size_bytes"], facts["rate_bps"]
     return {
         **facts,
         **_schedule(case),
@@ -108,16 +115,24 @@ def _schedule(case: Case) -> dict[str, Any]:
     """What "auto" is here, and its steps; of others we do not know them."""
     if case.impl != "ringd":
         return {"resolved": None, "steps": None}
-    resolved = ops.resolve(case.op, case.algorithm, count=case.count, dtype=case.dtype, n=case.n)
+    resolved = ops.resolve(
+        case.op,
+        case.algorithm,
+        count=case.count,
+        dtype=case.dtype,
+        n=case.n,
+        own_hosts=case.own_hosts,
+    )
     return {"resolved": resolved, "steps": ops.steps(case.op, resolved, case.n)}
 
 
 def _bandwidths(case: Case, median_us: float) -> dict[str, float | None]:
     if not ops.OPS[case.op].has_size:
-        return {"algbw": None, "busbw": None}
+        return {"algbw": None, "busbw": None, "of_link": None}
     algbw = case.size_bytes / median_us / 1e3
     busbw = algbw * bus_factor(case.op, case.n)
-    return {"algbw": significant(algbw), "busbw": significant(busbw)}
+    of_link = significant(8e9 * busbw / case.rate_bps) if case.rate_bps else None
+    return {"algbw": significant(algbw), "busbw": significant(busbw), "of_link": of_link}
 
 
 def significant(value: float) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,32 +14,42 @@ from typing import Any
 from ringd.bench.crew import Crew
 from ringd.bench.figures import Case, Samples, operations, row
 from ringd.bench.matrix import Matrix
+from ringd.bench.places import InLab, Place, ThisHost
 from ringd.bench.table import print_rows, progress
+from ringd.lab.lab import temporary
+from ringd.lab.spec import LabSpec
 
 SCHEMA = 1
 
 
-def run(matrix: Matrix, *, rounds: int, json_path: Path | None, quick: bool) -> int:
+def run(
+    matrix: Matrix, *, rounds: int, json_path: Path | None, quick: bool, lab: LabSpec | None = None
+) -> int:
     """Measure, print a table for each operation, write JSON.
+
+    Args:
+        lab: each rank runs on a host of such a lab, which stands as long as the bench.
 
     Returns:
         0, or 1 if a result was wrong.
 
     Raises:
         RingdError: a worker failed.
+        UnsupportedPlatformError: there can be no lab.
     """
     rows: list[dict[str, Any]] = []
     blocks = {n: list(matrix.blocks(n)) for n in matrix.world_sizes}
     total = sum(len(block) for found in blocks.values() for block in found)
-    with progress(rounds * total) as step:
+    with progress(rounds * total) as step, _place(lab) as place:
         for n in matrix.world_sizes:
-            with Crew(["ringd", *matrix.peers], n) as crew:
+            with Crew(["ringd", *matrix.peers], n, place) as crew:
                 for block in blocks[n]:
                     rows += _measure(crew, block, rounds, quick, step)
     report: dict[str, Any] = {
         "schema": SCHEMA,
         "versions": versions(),
         "machine": machine(),
+        "lab": None if lab is None else lab.to_json(),
         "rows": rows,
     }
     if json_path is not None:
@@ -46,6 +57,15 @@ def run(matrix: Matrix, *, rounds: int, json_path: Path | None, quick: bool) -> 
     for op in matrix.ops:
         print_rows([r for r in rows if r["op"] == op], report["machine"])
     return 0 if all(r["ok"] for r in rows) else 1
+
+
+@contextlib.contextmanager
+def _place(lab: LabSpec | None) -> Iterator[Place]:
+    if lab is None:
+        yield ThisHost()
+        return
+    with temporary(lab) as made:
+        yield InLab(made)
 
 
 def _measure(

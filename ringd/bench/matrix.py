@@ -18,6 +18,7 @@ class Matrix:
         ops: names in :data:`ringd.bench.ops.OPS`.
         sizes_bytes: of the larger one of a rank's tensors; a barrier has none.
         algorithms, memory: of ringd only; every op has to have the algorithms.
+        rate_bps, own_hosts: see :class:`Case`.
     """
 
     ops: Sequence[str]
@@ -27,6 +28,8 @@ class Matrix:
     dtype: str
     algorithms: Sequence[str]
     memory: Sequence[str]
+    rate_bps: int = 0
+    own_hosts: bool = False
 
     def blocks(self, n: int) -> Iterator[list[Case]]:
         """The rows that are compared with each other: of one op, world size and size."""
@@ -35,10 +38,16 @@ class Matrix:
                 yield list(self._cases(op, n, size))
 
     def _cases(self, op: str, n: int, size: int) -> Iterator[Case]:
+        def case(impl: str, algorithm: str, place: str) -> Case:
+            return Case(
+                impl, op, n, size, self.dtype, algorithm, place, itemsize,
+                rate_bps=self.rate_bps, own_hosts=self.own_hosts,
+            )  # fmt: skip
+
         itemsize = DTYPES[self.dtype].itemsize
         for peer in self.peers:
             if gloo_has(op, self.dtype):
-                yield Case(peer, op, n, size, self.dtype, "default", "ordinary", itemsize)
+                yield case(peer, "default", "ordinary")
         for algorithm in self.algorithms:
             for place in self.memory if OPS[op].has_size else ["ordinary"]:
-                yield Case("ringd", op, n, size, self.dtype, algorithm, place, itemsize)
+                yield case("ringd", algorithm, place)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ringd.schedules import formula
-from ringd.schedules.select import ONE_HOST, choose
+from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST, choose
 from ringd.vocabulary import ALGORITHMS, DTYPES, IN_PARTS, REDUCING, ROOTED, OpSpec
 
 ROOT = 0
@@ -88,8 +88,14 @@ def counts(op: str, count: int, n: int) -> tuple[int | None, int | None]:
     return found[OPS[op].input], found[OPS[op].output]
 
 
-def resolve(op: str, algorithm: str, *, count: int, dtype: str, n: int) -> str:
-    """The algorithm that ranks on one host take for a call of the bench; "" for messages."""
+def resolve(
+    op: str, algorithm: str, *, count: int, dtype: str, n: int, own_hosts: bool = False
+) -> str:
+    """The algorithm that ranks take for a call of the bench; "" for messages.
+
+    Args:
+        own_hosts: each is on a host of its own; else all are on one.
+    """
     if op == SENDRECV:
         return ""
     shape: tuple[int, ...] = (count,)
@@ -105,7 +111,7 @@ def resolve(op: str, algorithm: str, *, count: int, dtype: str, n: int) -> str:
         root=ROOT if op in ROOTED else -1,
         algorithm=algorithm,
     )
-    return choose(spec, n, thresholds=ONE_HOST)
+    return choose(spec, n, thresholds=DEFAULT_THRESHOLDS if own_hosts else ONE_HOST)
 
 
 def steps(op: str, algorithm: str, n: int) -> int:

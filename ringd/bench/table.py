@@ -14,6 +14,8 @@ from ringd.config.values import format_size
 
 MIN_WIDTH = 144
 """A table that goes to a file or a pipe is not folded to 80 columns."""
+LINK_WIDTH = 12
+"""What one column more takes."""
 FIGURES = (
     "min µs", "median µs", "p99 µs", "algbw", "busbw", "ratio\nmin", "ratio\nmed", "steps",
     "frames", "ok",
@@ -48,8 +50,9 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
 def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
     """The table of one operation: times in µs, bandwidths in GB/s, ratios peer time / our time."""
     console = Console()
+    links = any(r["of_link"] is not None for r in rows)
     if not console.is_terminal:
-        console = Console(width=MIN_WIDTH)
+        console = Console(width=MIN_WIDTH + (LINK_WIDTH if links else 0))
     table = Table(
         title=f"{rows[0]['op']} {rows[0]['dtype']} on {machine['cpu']}, {machine['cores']} cores",
         caption=CAPTION,
@@ -61,6 +64,8 @@ def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
         )
     for name in FIGURES:
         table.add_column(name, justify="right")
+        if name == "busbw" and links:
+            table.add_column("of link", justify="right", no_wrap=True)
     last = None
     for r in rows:
         if last not in (None, (r["n"], r["bytes"])):
@@ -77,6 +82,7 @@ def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
             figure(r["p99_us"], ",.0f"),
             figure(r["algbw"], bandwidth(r["algbw"])),
             figure(r["busbw"], bandwidth(r["busbw"])),
+            *([figure(r["of_link"], ".1%")] if links else []),
             figure(r["ratio_min"], ".2f"),
             figure(r["ratio_median"], ".2f"),
             figure(r["steps"], "d"),

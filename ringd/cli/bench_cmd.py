@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ringd.cli import options
 from ringd.errors import InvalidArgumentError, UnsupportedReductionError
+
+if TYPE_CHECKING:
+    from ringd.lab.spec import LabSpec
 
 EXAMPLE = (
     "Example: ringd bench --op all_reduce --op all_gather --sizes 1K,1M -n 4 --peers gloo "
@@ -79,6 +83,16 @@ def bench(
         typer.Option("--json", metavar="PATH", help="Write the rows there.", show_default=False),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer operations, for a look.")] = False,
+    lab: Annotated[
+        str | None,
+        typer.Option(
+            "--lab",
+            metavar="HOSTSxRATE,...",
+            help="Each rank on a host of its own, in a lab (root): 4x1gbit, "
+            "8x1gbit,delay=1ms,loss=0.1%.",
+            show_default=False,
+        ),
+    ] = None,
     faults: Annotated[
         bool,
         typer.Option(
@@ -134,7 +148,9 @@ def bench(
     from ringd.vocabulary import DTYPES
 
     _known("--dtype", [dtype], DTYPES)
-    world_sizes, algorithms = world_sizes or DEFAULT_RANKS, _words(algorithm, "auto")
+    spec = _lab(lab, world_sizes)
+    world_sizes = [spec.hosts] if spec else world_sizes or DEFAULT_RANKS
+    algorithms = _words(algorithm, "auto")
     known_peers = _known("--peers", _words(peers, "gloo"), PEERS)
     matrix = Matrix(
         ops=_ops(_words(op, "all_reduce"), dtype, algorithms, world_sizes),
@@ -144,8 +160,24 @@ def bench(
         dtype=dtype,
         algorithms=algorithms,
         memory=_known("--memory", _words(memory, ",".join(MEMORIES)), MEMORIES),
+        rate_bps=spec.rate_bps if spec else 0,
+        own_hosts=spec is not None,
     )
-    raise typer.Exit(run(matrix, rounds=rounds, json_path=json_path, quick=quick))
+    raise typer.Exit(run(matrix, rounds=rounds, json_path=json_path, quick=quick, lab=spec))
+
+
+def _lab(text: str | None, world_sizes: list[int]) -> LabSpec | None:
+    """``--lab``: a lab with a name of its own, so that it gets into nobody's way."""
+    if text is None:
+        return None
+    from ringd.lab.spec import parse_lab
+    from ringd.lab.tools import check_possible
+
+    spec = parse_lab(text, name=f"bench_{os.getpid()}")
+    if world_sizes not in ([], [spec.hosts]):
+        raise InvalidArgumentError(f"--lab {text} has a rank on each host: leave -n out")
+    check_possible()
+    return spec
 
 
 def _faults(kinds: list[str], world_sizes: list[int], rounds: int, json_path: Path | None) -> int:

@@ -24,6 +24,7 @@ from ringd.cli import (
     demo_cmd,
     dump_cmd,
     explain_cmd,
+    lab_cmd,
     rendezvous_cmd,
     run_cmd,
     status_cmd,
@@ -118,6 +119,7 @@ app.command("dump", epilog=dump_cmd.EXAMPLE)(dump_cmd.dump)
 app.command("explain", epilog=explain_cmd.EXAMPLE)(explain_cmd.explain)
 app.command("bench", epilog=bench_cmd.EXAMPLE)(bench_cmd.bench)
 app.command("demo", epilog=demo_cmd.EXAMPLE)(demo_cmd.demo)
+app.add_typer(lab_cmd.app, name="lab", epilog="Example: ringd lab up --hosts 4 --rate 1gbit")
 app.add_typer(config_cmd.app, name="config", epilog="Example: ringd config show --json")
 
 

@@ -46,6 +46,10 @@ LastCall = Annotated[
     float | None,
     _option("--last-call", "... when no other came for so long. (default: 3)", _JOB, "SECONDS"),
 ]
+Once = Annotated[
+    bool | None,
+    _option("--once", "End when the job has run, and no daemon is left.", _JOB),
+]
 JoinTimeout = Annotated[
     float | None,
     _option("--join-timeout", "Until all have joined. (default: 60)", _JOB, "SECONDS"),

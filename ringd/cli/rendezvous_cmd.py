@@ -16,6 +16,7 @@ def rendezvous(
     world_size: options.WorldSize = None,
     min_size: options.MinSize = None,
     last_call_s: options.LastCall = None,
+    once: options.Once = None,
     job_id: options.JobId = None,
     secret_file: options.SecretFile = None,
     join_timeout_s: options.JoinTimeout = None,
@@ -32,7 +33,7 @@ def rendezvous(
     log_json: options.LogJson = None,
     debug: options.Debug = None,
 ) -> None:
-    """Run the rendezvous service of a job until it is told to end."""
+    """Run the rendezvous service of a job until it is told to end, or with --once its job ends."""
     loaded = options.settings_from(ctx)
     loaded.require("world_size")
 

@@ -22,6 +22,8 @@ class Settings(BaseModel):
         world_size: number of ranks.
         min_size: the first epoch may begin with so many ranks; 0: with all.
         last_call_s: and does when no other came for so long.
+        once: a rendezvous of its own ends by itself when the job is over: an epoch had begun, and
+            no daemon has been there for ``dead_after_s``.
         rendezvous: where the rendezvous service listens (host:port).
         bind: local address to listen on. "": for a daemon the local address of the socket that
             reached the rendezvous; for the rendezvous see :meth:`rendezvous_listen`.
@@ -51,7 +53,7 @@ class Settings(BaseModel):
         congestion: "auto" takes cubic on links within a host, else the system's; "system"
             leaves it alone; other words name the kernel's algorithm.
         arena_limit_bytes: cap on a trainer's shared memory; unset: 4 GiB, or a quarter of the
-            machine's memory when that is less.
+            machine's (or container's) memory when that is less.
         adopt_storages: the torch backend may move storages that recur into shared memory, so that
             they are not copied at each call.
         accounting: a file that gets one JSON line per operation and rank.
@@ -71,6 +73,7 @@ class Settings(BaseModel):
     world_size: fields.WorldSize | None = None
     min_size: fields.MinSize = 0
     last_call_s: fields.Seconds = 3.0
+    once: fields.Flag = False
     rendezvous: fields.ServiceAddress | None = None
     bind: fields.Host = ""
     advertise: fields.AdvertisedAddress | None = None

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import uvloop
 
@@ -54,7 +55,7 @@ def run_daemon(loaded: Loaded) -> None:
 
 
 def run_rendezvous(loaded: Loaded) -> None:
-    """Run the rendezvous service until SIGTERM or SIGINT.
+    """Run the rendezvous service until SIGTERM or SIGINT, or as long as ``once`` says.
 
     Raises:
         ConfigError, AddressInUseError: a setting can't be used.
@@ -219,10 +220,27 @@ async def _rendezvous(settings: Settings) -> None:
         settings.world_size,
         address,
     )
+    work = partial(_job_over, service, settings.dead_after_s) if settings.once else _for_ever
     try:
-        await _until_told(asyncio.Event().wait, settings, lambda: service.serves_others)
+        await _until_told(work, settings, lambda: service.serves_others)
+        log.info("the rendezvous of job %s ends", settings.job_id)
     finally:
         await service.stop()
+
+
+async def _for_ever() -> None:
+    await asyncio.Event().wait()
+
+
+async def _job_over(service: RendezvousService, dead_after_s: float) -> None:
+    """Return when an epoch had begun and no daemon has been there for ``dead_after_s``: one that
+    only lost its connection would be back by then."""
+    loop = asyncio.get_running_loop()
+    last_seen = loop.time()
+    while loop.time() < last_seen + dead_after_s:
+        if service.serves_others or not service.status()["epoch"]:
+            last_seen = loop.time()
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 async def _start_on(service: RendezvousService, host: str, ports: list[int]) -> Address:

@@ -232,7 +232,8 @@ class Session:
         """The client is gone without a goodbye."""
         if self._role == "trainer":
             self._role = "gone"
-            self._node.detach(self, "died", f"process {self.pid} {what}")
+            who = f"process {self.pid}" if self.pid else "a process of another pid namespace"
+            self._node.detach(self, "died", f"{who} {what}")
         self.end()
 
     def shut_down(self) -> None:

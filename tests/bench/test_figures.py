@@ -39,6 +39,15 @@ def test_bandwidths_are_bytes_per_second_of_the_median() -> None:
     assert found["ratio_min"] is found["ratio_median"] is None
 
 
+def test_the_share_of_a_link_is_the_bus_bandwidth_in_bits() -> None:
+    case = replace(CASE, rate_bps=32_000_000_000, own_hosts=True)
+    found = row(case, Samples([2000.0], rounds=1), None)
+    assert found["busbw"] == 3.0
+    assert found["of_link"] == 0.75
+    assert found["own_hosts"] is True
+    assert row(CASE, Samples([2000.0], rounds=1), None)["of_link"] is None
+
+
 @pytest.mark.parametrize(("size", "median_us", "algbw"), [(1024, 850.0, 0.001205), (4, 1e4, 4e-7)])
 def test_a_bandwidth_of_a_small_size_is_not_rounded_to_nothing(
     size: int, median_us: float, algbw: float

@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringd.errors import ArenaFullError
+from ringd_client import _arena
 from ringd_client._arena import RETAIN_BYTES, Arena, default_limit_bytes
 from ringd_client._segments import PAGE_BYTES, new_memfd, size_class
 from tests.client.conftest import eventually, mapped_segments
@@ -222,8 +224,12 @@ def test_many_threads_take_and_free_at_once() -> None:
 
 
 def test_the_default_cap_is_four_gib_or_a_quarter_of_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     assert default_limit_bytes() <= 4 << 30
+    monkeypatch.setattr(_arena, "CGROUP_LIMITS", (tmp_path / "absent", limit := tmp_path / "max"))
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1 << 18}.__getitem__)
     assert default_limit_bytes() == 256 * MIB
+    for container, cap in (("max\n", 256 * MIB), ("536870912\n", 128 * MIB), ("9" * 15, 256 * MIB)):
+        limit.write_text(container)
+        assert default_limit_bytes() == cap

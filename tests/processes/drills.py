@@ -168,11 +168,13 @@ def all_lost(drill: Drill, told: Sequence[Result], case: str, within_s: float = 
         assert again["took_s"] < SEEN_S
 
 
-def all_timed_out(drill: Drill, told: Sequence[Result], case: str) -> None:
+def all_timed_out(
+    drill: Drill, told: Sequence[Result], case: str, timeout_s: float = SHORT_S
+) -> None:
     """All raised CollectiveTimeoutError at the deadline, with one verdict."""
     for one in told:
         assert one["error"] == "CollectiveTimeoutError", one
-        assert SHORT_S - 0.1 < one["took_s"] < SHORT_S + LATE_S, one
+        assert timeout_s - 0.1 < one["took_s"] < timeout_s + LATE_S, one
     one_verdict(told, [drill.victim], case)
 
 

@@ -103,12 +103,14 @@ class ProgramFailed(AssertionError):
 class Trainer:
     """A process that runs programs, one after another, until it is told to end."""
 
-    def __init__(self, rank: int, log: Path, owner: str, **settings: object) -> None:
+    def __init__(
+        self, rank: int, log: Path, owner: str, prefix: Sequence[str] = (), **settings: object
+    ) -> None:
         self.rank = rank
         self._log = log
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.processes.trainer"],
+                [*prefix, sys.executable, "-m", "tests.processes.trainer"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -342,6 +344,10 @@ class Daemons:
         self._service = self._spawn("rendezvous", bind=host, port=port)
         until(self._announced, "the rendezvous listens again")
 
+    def rendezvous_exit(self) -> int:
+        """The exit code of the rendezvous, when it ends by itself."""
+        return self._service.wait(PATIENCE_S)
+
     def end_daemon(self, rank: int) -> int:
         """SIGTERM; its exit code."""
         self._daemons[rank].terminate()
@@ -367,8 +373,13 @@ class Daemons:
         if rank not in self.trainers:
             log = self._log_path(f"trainer{rank}")
             settings = {"RINGD_SOCKET": self.socket(rank)}
-            self.trainers[rank] = Trainer(rank, log, self.owner, **settings)
+            prefix = self._trainer_prefix(rank)
+            self.trainers[rank] = Trainer(rank, log, self.owner, prefix, **settings)
         return self.trainers[rank]
+
+    def _trainer_prefix(self, rank: int) -> list[str]:
+        """What the command of a rank's trainer begins with."""
+        return []
 
     def start(self, program: Program, *, but: int | Sequence[int] = (), **arguments: Any) -> None:
         """Begin a program on all ranks ``but`` some."""

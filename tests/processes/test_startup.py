@@ -47,6 +47,21 @@ def test_t5a_a_missing_trainer_is_named_within_the_timeout_and_may_still_come(
     assert [told["value"] for told in group.do(faults.call)] == [2.0] * 2
 
 
+def test_a_rendezvous_that_serves_once_ends_when_the_job_has_run_and_nobody_is_left(
+    daemons: Make,
+) -> None:
+    group = daemons(2, once=True, heartbeat_s=0.1, dead_after_s=0.5)
+    for rank in (0, 1):
+        group.end_daemon(rank)
+    time.sleep(1.0)  # twice what it would wait for them
+    group.start_daemons()  # no epoch had begun: it is still there
+    group.connect()
+    group.disconnect()
+    group.end_daemon(0)
+    group.end_daemon(1)
+    assert group.rendezvous_exit() == 0
+
+
 def test_t5a_a_daemon_gives_up_at_its_join_timeout_and_says_who_is_missing(daemons: Make) -> None:
     group = daemons(2, start=False, join_timeout_s=2.0)
     begun = time.monotonic()

@@ -9,6 +9,7 @@ from typing import Any
 
 from ringd.bench.crew import Crew
 from ringd.bench.main import SCHEMA, machine, versions
+from ringd.bench.places import ThisHost
 from ringd.bench.table import progress
 from ringd.bench.torch.figures import Case, Samples, row
 from ringd.bench.torch.table import print_rows
@@ -66,7 +67,7 @@ def _measure(
 ) -> list[dict[str, Any]]:
     """Calls, then steps: one round of each case, then the next round."""
     samples = {case: Samples() for case in cases}
-    with Crew(["ringd", "gloo"], n, worker=WORKER) as crew:
+    with Crew(["ringd", "gloo"], n, ThisHost(WORKER)) as crew:
         for measure in ("all_reduce", "ddp step"):
             for number in range(rounds):
                 for case in cases:
