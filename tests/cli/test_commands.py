@@ -197,7 +197,7 @@ class TestBench:
             algorithms=["auto"],
             memory=["ordinary", "arena"],
         )
-        assert kwargs == {"rounds": 5, "json_path": None, "quick": False}
+        assert kwargs == {"rounds": 5, "json_path": None, "quick": False, "lab": None}
 
     def test_its_flags(self, ringd: Invoke, calls: Any) -> None:
         result = ringd(
@@ -217,7 +217,8 @@ class TestBench:
             algorithms=["tree", "auto"],
             memory=["arena"],
         )
-        assert kwargs == {"rounds": 7, "json_path": Path("b.json"), "quick": True}
+        expected = {"rounds": 7, "json_path": Path("b.json"), "quick": True, "lab": None}
+        assert kwargs == expected
 
     def test_lists_take_commas_and_may_be_repeated(self, ringd: Invoke, calls: Any) -> None:
         result = ringd(
