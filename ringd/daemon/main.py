@@ -10,7 +10,6 @@ import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import uvloop
 
@@ -211,25 +210,27 @@ async def _rendezvous(settings: Settings) -> None:
     host, ports = settings.rendezvous_listen()
     if settings.interface:
         host = interface_address(settings.interface, settings.ip_version)
-    address = await _start_on(service, host, list(ports))
-    log.info(
-        "ringd %s rendezvous: job %s, %d ranks, listening on %s, transport tcp, security "
-        "HMAC-SHA-256 job secret, no TLS",
-        __version__,
-        settings.job_id,
-        settings.world_size,
-        address,
-    )
-    work = partial(_job_over, service, settings.dead_after_s) if settings.once else _for_ever
+
+    async def serve() -> None:
+        address = await _start_on(service, host, list(ports))
+        log.info(
+            "ringd %s rendezvous: job %s, %d ranks, listening on %s, transport tcp, security "
+            "HMAC-SHA-256 job secret, no TLS",
+            __version__,
+            settings.job_id,
+            settings.world_size,
+            address,
+        )
+        if settings.once:
+            await _job_over(service, settings.dead_after_s)
+        else:
+            await asyncio.Event().wait()
+
     try:
-        await _until_told(work, settings, lambda: service.serves_others)
+        await _until_told(serve, settings, lambda: service.serves_others)
         log.info("the rendezvous of job %s ends", settings.job_id)
     finally:
         await service.stop()
-
-
-async def _for_ever() -> None:
-    await asyncio.Event().wait()
 
 
 async def _job_over(service: RendezvousService, dead_after_s: float) -> None:
