@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from ringd.bench.table import MIN_WIDTH
+
 pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
 
 COLUMNS = {
@@ -96,4 +98,5 @@ def test_messages_of_a_ring_are_one_frame_each(shown: Shown) -> None:
 def test_the_table_says_what_its_figures_are(shown: Shown) -> None:
     for word in ("nccl-tests", "ratio", "steps", "frames"):
         assert word in shown.stdout
-    assert max(map(len, shown.stdout.splitlines())) <= 132
+    assert max(map(len, shown.stdout.splitlines())) <= MIN_WIDTH
+    assert "…" not in shown.stdout  # no figure is cut off
