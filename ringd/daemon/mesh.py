@@ -7,6 +7,7 @@ forms, others on first use. A link that broke is made anew when an operation nee
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -26,6 +27,9 @@ from ringd.wire.handshake import LINK, Credentials, Expectation, Identity, Refus
 
 DIAL_LIMIT_S = 10.0
 BACKOFF_S = (0.05, 1.0)
+KNOCK_S = (0.25, 1.0)
+"""How long who has asked for a link waits before it knocks at the peer itself; how long at most
+between two knocks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ class Mesh:
         self._on_unreachable = on_unreachable
         self._listener: Listener | None = None
         self._dialling: dict[int, asyncio.Task[None]] = {}
+        self._knocking: dict[int, asyncio.Task[None]] = {}
         self._closed = False
         self._reception = Reception(
             credentials,
@@ -156,13 +161,15 @@ class Mesh:
         """See to it that there will be a link: the lower rank dials, the higher one asks it to.
 
         A request goes through the rendezvous, and is lost with it: until the peer has come, it
-        is said again whenever the daemons of the job meet anew.
+        is said again whenever the daemons of the job meet anew, and at the peer's own door.
         """
         if self._engine.rank < peer:
             self.dial(peer)
-        else:
-            self._asked.add(peer)
-            self._ask(peer)
+            return
+        self._asked.add(peer)
+        self._ask(peer)
+        if peer in self.members and peer not in self._knocking and not self._closed:
+            self._knocking[peer] = self._engine.loop.create_task(self._keep_knocking(peer))
 
     def dial(self, peer: int) -> None:
         """Make a link to ``peer``, unless there is one or it is being made."""
@@ -194,6 +201,25 @@ class Mesh:
             if self._dialling.get(peer) is asyncio.current_task():
                 del self._dialling[peer]
 
+    async def _keep_knocking(self, peer: int) -> None:
+        """Until a lower rank has come, have it turn us away at its door: so it knows that we wait,
+        also while the rendezvous is out of reach."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DIAL_LIMIT_S
+        pause, longest = KNOCK_S
+        try:
+            while loop.time() + pause < deadline:
+                await asyncio.sleep(pause)
+                link = self._engine.links.get(peer)
+                if peer not in self._asked or (link is not None and link.up):
+                    return
+                with contextlib.suppress(OSError, RendezvousError):
+                    await self._dial_once(peer, self.members[peer], loop.time() + pause)
+                pause = min(2 * pause, longest)
+        finally:
+            if self._knocking.get(peer) is asyncio.current_task():
+                del self._knocking[peer]
+
     async def _dial_once(self, peer: int, address: Address, deadline: float) -> None:
         channel = await self._transport.dial(address, deadline=deadline)
         await shake_hands_as_dialer(
@@ -210,6 +236,8 @@ class Mesh:
         if peer.rank == rank:
             return Refusal("rank_taken", f"rank {peer.rank} is this daemon's own rank")
         if peer.rank > rank:
+            if self._engine.link_asked_for(peer.rank):
+                self.dial(peer.rank)
             return Refusal("wrong_direction", f"rank {rank} dials rank {peer.rank} itself")
         return None
 
@@ -222,7 +250,7 @@ class Mesh:
     def close(self) -> None:
         """Stop listening and dialling; peers hear a goodbye on every link."""
         self._closed = True
-        for task in self._dialling.values():
+        for task in (*self._dialling.values(), *self._knocking.values()):
             task.cancel()
         if self._listener is not None:
             self._listener.close()

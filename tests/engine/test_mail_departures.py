@@ -150,6 +150,25 @@ def test_news_of_a_goodbye_may_overtake_the_last_message_on_a_new_link() -> None
     scene.run(main)
 
 
+@pytest.mark.parametrize(("source", "target"), [(0, 2), (2, 0), (4, 1)])
+def test_a_link_that_is_new_needs_no_rendezvous(source: int, target: int) -> None:
+    """The higher rank, which can't have the lower one asked, knocks at its door."""
+    scene = MailScene(5)
+
+    async def main() -> None:
+        scene.network.crash("rendezvous", "silence")
+        assert target not in scene.engine(source).links
+        got = scene.recv(target, source, 4)
+        sent = await scene.send(source, target, message(4, sender=source))
+        one = await got
+        assert one.error is None, one.error
+        assert (one.array == message(4, sender=source)).all()
+        assert one.took_s < 1.0
+        assert sent.error is None
+
+    scene.run(main)
+
+
 def test_what_waits_for_a_rank_without_a_link_ends_soon_after_its_goodbye() -> None:
     scene = MailScene(5)
 
