@@ -214,7 +214,7 @@ class Mesh:
                 if peer not in self._asked or (link is not None and link.up):
                     return
                 with contextlib.suppress(OSError, RendezvousError):
-                    await self._dial_once(peer, self.members[peer], loop.time() + pause)
+                    await self._dial_once(peer, self.members[peer], deadline)
                 pause = min(2 * pause, longest)
         finally:
             if self._knocking.get(peer) is asyncio.current_task():

@@ -157,12 +157,22 @@ def dial(address: tuple[str, int], us: Party, secret: bytes, *, role: str) -> Wi
 
 
 def accept(listener: socket.socket, us: Party, secret: bytes) -> tuple[Wire, int]:
-    """Take a link: the handshake as the acceptor; which rank it was."""
+    """Take a link: the handshake as the acceptor; which rank it was.
+
+    One of a higher rank is turned away: that only wanted to say that it waits.
+
+    Raises:
+        EOFError: it gave up meanwhile.
+    """
     wire = Wire(listener.accept()[0])
     them = party_in(expect(wire, HELLO))
     assert (them.role, them.job, them.world) == (us.role, us.job, us.world)
     wire.send(CHALLENGE, {**us.fields(), "mac": mac_of(secret, "acceptor", them, us)})
     proof = expect(wire, PROOF)["mac"]
     assert hmac.compare_digest(proof, mac_of(secret, "dialer", them, us))
-    wire.send(ACCEPTED, {})
+    if them.rank > us.rank:
+        wire.send(REFUSED, {"code": "wrong_direction", "text": "we dial"})
+        wire.sock.close()
+    else:
+        wire.send(ACCEPTED, {})
     return wire, them.rank

@@ -204,8 +204,14 @@ class ForeignRank:
             link.resume(wire, word)
 
     def _accept(self) -> None:
-        wire, rank = accept(self._listener, self._party("link"), SECRET)
-        assert rank < self.rank
+        try:
+            wire, rank = accept(self._listener, self._party("link"), SECRET)
+        except EOFError:
+            return
+        if rank > self.rank:
+            if rank not in self.links:
+                self._dial(rank)
+            return
         word = hear(wire)
         link = self.links.get(rank)
         if link is not None and link.link_id == word.link_id:
