@@ -35,6 +35,8 @@ HANDSHAKE_TIMEOUT_S = 5.0
 MAX_TOLD_PER_SECOND = 50
 MAX_PENDING = 128
 """Unauthenticated connections at one listener; one more, and the oldest is dropped."""
+KNOCKS = frozenset({"wrong_direction"})
+"""Refusals that the dialer wants: it has said that it waits (see ``ringd.daemon.mesh``)."""
 _GREETING = MAGIC + bytes([VERSION])
 
 Established = tuple[Connection, Identity]
@@ -209,7 +211,9 @@ class Reception:
         if error is None:
             return
         peer = opening.peer
-        if isinstance(error, HandshakeRefusedError):
+        if isinstance(error, HandshakeRefusedError) and error.fields["reason"] in KNOCKS:
+            self._log.debug("%s", error)
+        elif isinstance(error, HandshakeRefusedError):
             self._tell("%s", error)
         elif isinstance(error, OSError):
             self._tell("no handshake with %s: %s", peer, error)
