@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from ringd.engine.failures import ranks_text
 from ringd.errors import RendezvousError
+from ringd.rendezvous.agent_events import Presence
 
 
 def daemons_missing(
@@ -21,13 +22,26 @@ def daemons_missing(
     )
 
 
-def trainers_missing(
-    rank: int, n: int, joined: Collection[int], attached: Collection[int], within: str
-) -> RendezvousError:
-    """Not all trainers came ``within`` ours' time: who has no daemon, and who no trainer."""
+def went_on_without(rank: int, running: Collection[int], within: str) -> RendezvousError:
+    """Others take part in an epoch, and let nobody in ``within`` our trainer's time."""
+    others = sorted(running)
+    verb = "runs" if len(others) == 1 else "run"
+    return RendezvousError(
+        f"{ranks_text(others)} {verb} an epoch without rank {rank}, which is let in when all of "
+        f"them call reform(), and they did not {within}. Have them call it (comm.newcomers() "
+        "says who waits), or wait longer: raise timeout_s.",
+        running=others,
+    )
+
+
+def not_let_in(rank: int, n: int, presence: Presence, within: str) -> RendezvousError:
+    """No epoch began for our trainer ``within`` its time: who has no daemon, and who no trainer,
+    or who goes on without it."""
+    if presence.running:
+        return went_on_without(rank, presence.running, within)
     everyone = set(range(n))
-    no_daemon = sorted(everyone - set(joined) - {rank})
-    here = set(attached) | {rank}
+    no_daemon = sorted(everyone - set(presence.joined) - {rank})
+    here = set(presence.attached) | {rank}
     no_trainer = sorted(everyone - here - set(no_daemon))
     parts = [f"{len(here)} of {n} joined {within}"]
     if no_daemon:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ringd.daemon.absent import went_on_without
 from ringd.errors import (
     InvalidArgumentError,
     MembershipChangedError,
@@ -25,7 +26,11 @@ MIN_ASK_S = 0.05
 
 
 class Reforming:
-    """The wish of one rank's trainer; one at a time."""
+    """The wish of one rank's trainer; one at a time.
+
+    Attributes:
+        went_on: ranks that take part in an epoch without this one.
+    """
 
     def __init__(self, engine: Engine, agent: Agent) -> None:
         self._engine = engine
@@ -34,6 +39,7 @@ class Reforming:
         self._reply: Reply | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._min_size, self._timeout_s, self._until = 1, 0.0, 0.0
+        self.went_on: Sequence[int] = ()
 
     @property
     def waits(self) -> bool:
@@ -94,8 +100,12 @@ class Reforming:
 
     def _expire(self) -> None:
         epoch = self._engine.world.epoch
-        if self._agent.connected:
-            error: RingdError = RendezvousError(
+        if self._agent.connected and self.went_on:
+            error: RingdError = went_on_without(
+                self._engine.rank, self.went_on, f"within {self._timeout_s:g} s"
+            )
+        elif self._agent.connected:
+            error = RendezvousError(
                 f"no next epoch within {self._timeout_s:g} s: epoch {epoch} is over, and not "
                 f"enough ranks asked for another one (min_size {self._min_size}). Call reform() "
                 "on all that live, start what is missing, or raise timeout_s of reform()",

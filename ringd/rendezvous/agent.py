@@ -11,7 +11,13 @@ from typing import Any
 
 from ringd.errors import RendezvousError
 from ringd.rendezvous.addresses import is_loopback, loopback_text
-from ringd.rendezvous.agent_events import Advertise, AgentEvents, Continuity, DaemonInfo
+from ringd.rendezvous.agent_events import (
+    Advertise,
+    AgentEvents,
+    Continuity,
+    DaemonInfo,
+    Presence,
+)
 from ringd.rendezvous.comeback import Comeback, Places
 from ringd.rendezvous.heart import Heart
 from ringd.rendezvous.intake import claim_fields, clip, lost_of, pairs, places_of, start_of
@@ -359,7 +365,8 @@ class Agent:
         self._events.on_members(members)
 
     def _hear_waiting(self, fields: dict[str, Any]) -> None:
-        self._events.on_waiting(int_list(fields, "joined"), int_list(fields, "attached"))
+        names = ("joined", "attached", "running")
+        self._events.on_waiting(Presence(*(int_list(fields, name) for name in names)))
 
     def _hear_refused(self, fields: dict[str, Any]) -> None:
         self._events.on_refused(control.field(fields, "text", str))
