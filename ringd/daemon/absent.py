@@ -22,23 +22,23 @@ def daemons_missing(
     )
 
 
-def went_on_without(rank: int, running: Collection[int], within: str) -> RendezvousError:
-    """Others take part in an epoch, and let nobody in ``within`` our trainer's time."""
-    others = sorted(running)
-    verb = "runs" if len(others) == 1 else "run"
+def not_let_in(rank: int, presence: Presence, within: str) -> RendezvousError:
+    """Others take part in an epoch without the trainer of ``rank``, and asked for no other one."""
+    others = sorted(presence.running)
+    verb = "is" if len(others) == 1 else "are"
     return RendezvousError(
-        f"{ranks_text(others)} {verb} an epoch without rank {rank}, which is let in when all of "
-        f"them call reform(), and they did not {within}. Have them call it (comm.newcomers() "
-        "says who waits), or wait longer: raise timeout_s.",
+        f"rank {rank} was not let in {within}: {ranks_text(others)} {verb} in epoch "
+        f"{presence.epoch}, and who comes later takes part from the next epoch on, which they did "
+        "not ask for. Have their program call comm.reform() when comm.newcomers() says that "
+        "somebody waits, or end the job and start all ranks anew.",
+        rank=rank,
+        epoch=presence.epoch,
         running=others,
     )
 
 
-def not_let_in(rank: int, n: int, presence: Presence, within: str) -> RendezvousError:
-    """No epoch began for our trainer ``within`` its time: who has no daemon, and who no trainer,
-    or who goes on without it."""
-    if presence.running:
-        return went_on_without(rank, presence.running, within)
+def trainers_missing(rank: int, n: int, presence: Presence, within: str) -> RendezvousError:
+    """Not all trainers came ``within`` ours' time: who has no daemon, and who no trainer."""
     everyone = set(range(n))
     no_daemon = sorted(everyone - set(presence.joined) - {rank})
     here = set(presence.attached) | {rank}

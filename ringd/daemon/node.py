@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from ringd.daemon.absent import daemons_missing, not_let_in
+from ringd.daemon.absent import daemons_missing, not_let_in, trainers_missing
 from ringd.daemon.continuity import DaemonContinuity, Office
 from ringd.daemon.mesh import Mesh, Place
 from ringd.daemon.reforming import Reforming, Reply
@@ -232,11 +232,13 @@ class Node:
     def _attach_expired(self) -> None:
         trainer = self._trainer
         assert trainer is not None
-        within = f"within {self._attach_timeout_s:g} s"
+        within = f"within {self._attach_timeout_s:.3g} s"
         if self._in_group and not self._agent.connected:
             error = self._continuity.out_of_reach(within)
+        elif self._presence.running:
+            error = not_let_in(self.rank, self._presence, within)
         else:
-            error = not_let_in(self.rank, self.world_size, self._presence, within)
+            error = trainers_missing(self.rank, self.world_size, self._presence, within)
         self._forget_trainer("gave_up", "waited too long for the others")
         trainer.refuse(error)
 
@@ -449,7 +451,7 @@ class Node:
     def on_waiting(self, presence: Presence) -> None:
         """Who is here so far."""
         self._presence = presence
-        self._reforming.went_on = () if self.rank in presence.running else presence.running
+        self._reforming.presence = presence
 
     def on_refused(self, text: str) -> None:
         """The rendezvous says that the group can't form as it is."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ringd.daemon.absent import went_on_without
+from ringd.daemon.absent import not_let_in
 from ringd.errors import (
     InvalidArgumentError,
     MembershipChangedError,
@@ -14,6 +14,7 @@ from ringd.errors import (
     RendezvousError,
     RingdError,
 )
+from ringd.rendezvous.agent_events import Presence
 
 if TYPE_CHECKING:
     from ringd.engine.engine import Engine
@@ -29,7 +30,7 @@ class Reforming:
     """The wish of one rank's trainer; one at a time.
 
     Attributes:
-        went_on: ranks that take part in an epoch without this one.
+        presence: who is here.
     """
 
     def __init__(self, engine: Engine, agent: Agent) -> None:
@@ -39,7 +40,7 @@ class Reforming:
         self._reply: Reply | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._min_size, self._timeout_s, self._until = 1, 0.0, 0.0
-        self.went_on: Sequence[int] = ()
+        self.presence = Presence()
 
     @property
     def waits(self) -> bool:
@@ -100,10 +101,9 @@ class Reforming:
 
     def _expire(self) -> None:
         epoch = self._engine.world.epoch
-        if self._agent.connected and self.went_on:
-            error: RingdError = went_on_without(
-                self._engine.rank, self.went_on, f"within {self._timeout_s:g} s"
-            )
+        rank, running = self._engine.rank, self.presence.running
+        if self._agent.connected and running and rank not in running:
+            error: RingdError = not_let_in(rank, self.presence, f"within {self._timeout_s:g} s")
         elif self._agent.connected:
             error = RendezvousError(
                 f"no next epoch within {self._timeout_s:g} s: epoch {epoch} is over, and not "

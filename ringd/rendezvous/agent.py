@@ -366,7 +366,8 @@ class Agent:
 
     def _hear_waiting(self, fields: dict[str, Any]) -> None:
         names = ("joined", "attached", "running")
-        self._events.on_waiting(Presence(*(int_list(fields, name) for name in names)))
+        joined, attached, running = (int_list(fields, name) for name in names)
+        self._events.on_waiting(Presence(joined, attached, running, _int(fields, "epoch")))
 
     def _hear_refused(self, fields: dict[str, Any]) -> None:
         self._events.on_refused(control.field(fields, "text", str))

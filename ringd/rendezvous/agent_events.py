@@ -24,12 +24,14 @@ class Presence:
     Attributes:
         joined: ranks with a daemon.
         attached: those of them whose trainer waits to be let in.
-        running: those whose trainer takes part in an epoch.
+        running: those whose trainer takes part in the current epoch.
+        epoch: that one; 0: none began.
     """
 
     joined: Sequence[int] = ()
     attached: Sequence[int] = ()
     running: Sequence[int] = ()
+    epoch: int = 0
 
 
 class AgentEvents(Protocol):

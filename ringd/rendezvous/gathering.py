@@ -19,7 +19,7 @@ class Gathering:
         self._seats = seats
         self._min_size = min_size
         self._last_call_s = last_call_s
-        self._told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._told: tuple[tuple[int, ...], ...] = ((), (), ())
         self._met: tuple[int, ...] = ()  # whose addresses all that are here were told
         self._obstructed: tuple[int, ...] = ()  # they are here, and can't be one group
         self._came_at = self._attached_at = 0.0  # the last daemon, the last trainer
@@ -77,7 +77,7 @@ class Gathering:
 
     def begun(self) -> None:
         """The start of an epoch says who is in it."""
-        self._told = (self.joined(), self.attached())
+        self._told = (self.joined(), self.attached(), ())
 
     # What is to be told
 
@@ -100,14 +100,18 @@ class Gathering:
         members = [[d.rank, d.address.host, d.address.port] for d in daemons if d is not None]
         return [Send(joined, "members", {"members": members})]
 
-    def tell_who_waits(self) -> list[Instruction]:
-        """Tell those that wait who is here, as far as that changed."""
-        joined, attached = here = (self.joined(), self.attached())
-        if here == self._told:
+    def tell_who_waits(self, epoch: int) -> list[Instruction]:
+        """Tell those that wait who is here, and whom they wait for, as far as that changed."""
+        joined, attached, running = self.joined(), self.attached(), self.running()
+        if self._told == (joined, attached, running if attached else ()):
             return []
-        self._told = here
-        running = self.running()
+        self._told = (joined, attached, running if attached else ())
         whole = len(joined) == len(self._seats)
         to = tuple(sorted({*attached, *running})) if whole else joined
-        fields = {"joined": list(joined), "attached": list(attached), "running": list(running)}
+        fields = {
+            "joined": list(joined),
+            "attached": list(attached),
+            "running": list(running),
+            "epoch": epoch,
+        }
         return [Send(to, "waiting", fields)] if to else []

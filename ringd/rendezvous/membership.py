@@ -283,7 +283,7 @@ class Membership:
     def _advance(self, now: float) -> list[Instruction]:
         """Tell addresses, the start, or who is here, as far as that changed."""
         told = [] if self._recovery.waiting else self._gathering.introduce(now)
-        return [*told, *self._next_epoch(now), *self._gathering.tell_who_waits()]
+        return [*told, *self._next_epoch(now), *self._gathering.tell_who_waits(self.epoch)]
 
     # Epochs
 

@@ -75,9 +75,10 @@ def running(world_size: int) -> Group:
 
 
 def here(
-    joined: list[int], attached: list[int], running: tuple[int, ...] = ()
-) -> dict[str, list[int]]:
-    return {"joined": joined, "attached": attached, "running": list(running)}
+    joined: list[int], attached: list[int], running: tuple[int, ...] = (), epoch: int = 0
+) -> dict[str, Any]:
+    epoch = epoch or bool(running)
+    return {"joined": joined, "attached": attached, "running": list(running), "epoch": epoch}
 
 
 def goodbye(
@@ -261,7 +262,10 @@ def test_no_epoch_starts_before_every_trainer_of_the_one_before_has_ended() -> N
     group.say(goodbye(0))
     out = group.attach(0, attempt=2)
     assert out == [Send((0, 1), "waiting", here([0, 1], [0], (1,)))]
-    assert group.say(goodbye(1)) == [Send((0,), "left", left(1, 0))]
+    assert group.say(goodbye(1)) == [
+        Send((0,), "left", left(1, 0)),
+        Send((0,), "waiting", here([0, 1], [0], epoch=1)),
+    ]
     assert group.membership.epoch == 1
     assert sends(group.attach(1, attempt=2), "start")[0].fields == begun(2, 2, epoch=2)
 

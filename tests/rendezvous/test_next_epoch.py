@@ -258,7 +258,7 @@ def test_of_members_that_were_all_lost_those_go_on_that_ask_in_time_if_they_are_
     # Who comes later waits, as anybody does, until those that run ask.
     sends = job.say(ReformWanted(1, 1, 2))
     (waiting,) = (send for send in sends if send.type == "waiting")
-    assert waiting.fields == {"joined": [0, 1, 2], "attached": [1], "running": [0]}
+    assert waiting.fields == {"joined": [0, 1, 2], "attached": [1], "running": [0], "epoch": 2}
 
 
 def test_a_member_that_alone_was_lost_comes_back_as_a_newcomer() -> None:
