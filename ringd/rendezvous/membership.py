@@ -106,6 +106,7 @@ class Membership:
         """One that knows of no daemon, as if the rendezvous had been restarted (ADR 16): only the
         verdicts, and what has a number, it goes on with."""
         fresh = Membership(self.world_size, **self._rules)
+        fresh.members = self.members  # they are missed, as far as another rendezvous asks
         fresh.n_verdicts = self.n_verdicts
         fresh._verdicts.extend(self._verdicts)
         fresh._recovery.highest = self.highest_epoch

@@ -190,18 +190,6 @@ async def _embedder_dies(job: Job, rng: random.Random) -> None:
     await job.until(lambda: len(job.cluster.holders()) == 1, "one rendezvous", SUCCESSION_S)
 
 
-async def _embedder_stalls(job: Job, rng: random.Random) -> None:
-    """The others may go on with its successor meanwhile; then it has to find out and yield."""
-    (seat,) = job.cluster.holders()
-    job.note("strike", seat)
-    job.struck.add(seat)
-    job.cluster.network.stall(host(seat))
-    await asyncio.sleep(rng.uniform(1.0, AWAY_S))
-    job.cluster.network.resume(host(seat))
-    await _come_to_terms(job)
-    await job.until(lambda: len(job.cluster.holders()) == 1, "one rendezvous", SUCCESSION_S)
-
-
 HAPPENINGS = (
     Happening("crash", _crash),
     Happening("two crash", _two_crash, least=3, central=True),
