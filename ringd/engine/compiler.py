@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 from ringd.errors import InvalidArgumentError
 from ringd.kernels import kernel_for, torch_is_ready
 from ringd.schedules.build import build
-from ringd.schedules.layout import layout_of, region_of
+from ringd.schedules.layout import largest_chunk, layout_of, region_of
 from ringd.schedules.plan import Plan, compile_plan
 from ringd.schedules.select import DEFAULT_THRESHOLDS, Thresholds, choose
 from ringd.vocabulary import DTYPES, FOLDING, REDUCING, Collective, OpSpec
 
 if TYPE_CHECKING:
     from ringd.kernels.base import Kernel
+    from ringd.schedules.model import Schedule
 
 MAX_PLANS = 512
 _EVERY_RANK_FOLDS = frozenset({"exchange", "recursive_doubling"})
@@ -116,6 +117,12 @@ class Compiler:
             self._bring_torch()
         return found
 
+    def _segment_of(self, spec: OpSpec, schedule: Schedule) -> int:
+        chunk = largest_chunk(spec, schedule)
+        if chunk is None:
+            return self._segment_bytes
+        return self._thresholds.segment_bytes(chunk * spec.itemsize, self._segment_bytes)
+
     def _compile(self, spec: OpSpec, splits: Splits | None) -> Compiled:
         rank, ranks = self._rank, self._ranks
         if spec.collective == Collective.NEW_GROUP.value:
@@ -136,7 +143,7 @@ class Compiler:
             layout=layout_of(spec, schedule, splits or ()),
             itemsize=spec.itemsize,
             wide_itemsize=4 if widened else spec.itemsize,
-            segment_bytes=self._segment_bytes,
+            segment_bytes=self._segment_of(spec, schedule),
             eager_bytes=self._eager_bytes,
         )
         kernel = None

@@ -126,6 +126,16 @@ def layout_of(spec: OpSpec, schedule: Schedule, splits: tuple[int, ...] = ()) ->
     return Layout({rank: (0, counts[rank])}, transit, sum(counts[c] for c in passing))
 
 
+def largest_chunk(spec: OpSpec, schedule: Schedule) -> int | None:
+    """Elements of the largest chunk of a call; None: only two ranks know of a chunk."""
+    if spec.collective == Collective.ALL_TO_ALL.value:
+        return None
+    if spec.collective in IN_PARTS:
+        return max(spec.part_counts(schedule.world_size))
+    count = region_of(spec, schedule.rank, schedule.world_size).count
+    return -(-count // schedule.n_chunks)
+
+
 def _pairs(spec: OpSpec, rank: int, n: int, splits: tuple[int, ...]) -> dict[int, Span]:
     """Chunk a*n + b is what rank a has for rank b: a row of the outgoing, a column of the rest."""
     counts = tuple(rows * spec.count for rows in splits)

@@ -33,6 +33,11 @@ class Thresholds:
         tree_first_bytes: up to this T the tree is taken whatever N is: it has the fewest
             messages, 2(N-1) in all against N(N-1), though not the fewest rounds.
         ring_from_bytes: from this T on the ring is taken whatever N is.
+        ring_part_bytes: so it is from this T/N on: its rounds are short then beside the bytes of
+            each, and one sender at a time is what a switch forwards best.
+        least_segment_bytes: a chunk is cut into so many bytes or more,
+        segments_per_chunk: and into no more segments than these if they are larger: what has
+            arrived is passed on while the rest is on its way.
         chain_piece_bytes: what a chain has under way per rank. A chain of S such pieces takes
             N-2+S times, a tree about S log2 N: the chain is taken where that is more.
         tree_part_bytes: largest part that a gather or scatter passes on through a tree.
@@ -50,6 +55,9 @@ class Thresholds:
     halving_doubling_bytes: int = 1024 * KIB
     tree_first_bytes: int = -1
     ring_from_bytes: int = 1 << 62
+    ring_part_bytes: int = 256 * KIB
+    least_segment_bytes: int = 64 * KIB
+    segments_per_chunk: int = 16
     chain_piece_bytes: int = 512 * KIB
     tree_part_bytes: int = 32 * KIB
     tree_min_world: int = 5
@@ -59,6 +67,12 @@ class Thresholds:
     def exchange_limit_bytes(self, world_size: int) -> int:
         """Largest region that ``world_size`` ranks exchange whole."""
         return min(self.exchange_bytes, self.exchange_total_bytes // max(1, world_size - 1))
+
+    def segment_bytes(self, chunk_bytes: int, most_bytes: int) -> int:
+        """How large the segments of a chunk are: a multiple of the least, or ``most_bytes``."""
+        least = self.least_segment_bytes
+        pieces = -(-chunk_bytes // (self.segments_per_chunk * least))
+        return min(max(pieces, 1) * least, most_bytes)
 
     def chain_pays(self, total_bytes: int, world_size: int) -> bool:
         """Whether N-2+S is less than S log2 N; a chain of two has nothing to pipeline."""
@@ -74,6 +88,8 @@ ONE_HOST = Thresholds(
     halving_doubling_bytes=-1,
     tree_first_bytes=256 * KIB,
     ring_from_bytes=512 * KIB,
+    ring_part_bytes=1 << 62,
+    least_segment_bytes=1 << 62,
 )
 """All ranks on one host share its cores, where messages cost most: each is work for two processes,
 and the ring touches the least memory at a time. `ringd bench --algorithm` shows it."""
@@ -115,9 +131,11 @@ def choose(spec: OpSpec, world_size: int, *, thresholds: Thresholds = DEFAULT_TH
             return "exchange" if world_size <= thresholds.direct_max_world else "tree"
     # reduce_scatter, all_gather
     total_bytes = sum(spec.part_counts(world_size)) * spec.itemsize
-    if _in_rank_order(spec) or _may_be_direct(spec, world_size, thresholds, total_bytes):
+    if _in_rank_order(spec):
         return "direct"
-    return "ring"
+    if _goes_round(spec, world_size, thresholds, total_bytes):
+        return "ring"
+    return "direct" if world_size <= _direct_max_world(spec, thresholds) else "ring"
 
 
 def is_widened(spec: OpSpec) -> bool:
@@ -135,7 +153,9 @@ def _all_reduce(spec: OpSpec, world_size: int, thresholds: Thresholds) -> str:
         return "exchange"
     if in_rank_order:
         return "direct" if world_size <= _direct_max_world(spec, thresholds) else "chain"
-    if _may_be_direct(spec, world_size, thresholds, size):
+    if _goes_round(spec, world_size, thresholds, size):
+        return "ring"
+    if world_size <= _direct_max_world(spec, thresholds):
         return "direct"
     if size <= thresholds.recursive_doubling_bytes:
         return "recursive_doubling"
@@ -164,12 +184,10 @@ def _all_to_all(spec: OpSpec, world_size: int, thresholds: Thresholds) -> str:
     return "direct" if small and world_size <= thresholds.direct_max_world else "pairwise"
 
 
-def _may_be_direct(spec: OpSpec, world_size: int, thresholds: Thresholds, total_bytes: int) -> bool:
-    """Whether all may speak to all."""
-    past_ring = world_size > 2 and total_bytes >= thresholds.ring_from_bytes
-    if past_ring and not is_widened(spec):
-        return False
-    return world_size <= _direct_max_world(spec, thresholds)
+def _goes_round(spec: OpSpec, world_size: int, thresholds: Thresholds, total_bytes: int) -> bool:
+    """Whether the bytes outweigh the rounds of a ring."""
+    ring_from = min(thresholds.ring_from_bytes, world_size * thresholds.ring_part_bytes)
+    return world_size > 2 and total_bytes >= ring_from and not is_widened(spec)
 
 
 def _direct_max_world(spec: OpSpec, thresholds: Thresholds) -> int:

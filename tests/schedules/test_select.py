@@ -29,7 +29,12 @@ def all_reduce(size_bytes: int, *, dtype: str = "float32", deterministic: bool =
         # (N-1)T may be 64 KiB: 16 KiB for five ranks.
         (5, 16 * KIB, "exchange"),
         (5, 16 * KIB + 4, "direct"),
-        (16, 64 * KIB * KIB, "direct"),
+        # Parts of 256 KiB: the ring, where it is one.
+        (2, 64 * KIB * KIB, "direct"),
+        (4, 1024 * KIB - 4, "direct"),
+        (4, 1024 * KIB, "ring"),
+        (16, 4 * KIB * KIB - 4, "direct"),
+        (16, 4 * KIB * KIB, "ring"),
         (17, 4 * KIB, "exchange"),
         (17, 4 * KIB + 4, "recursive_doubling"),
         (17, 32 * KIB, "recursive_doubling"),
@@ -146,6 +151,37 @@ def test_large_parts_go_round_on_one_host() -> None:
     ]
     uneven = replace(parts, counts=(0, 1, 3), shape=(32 * KIB,))
     assert choose(uneven, 3, thresholds=ONE_HOST) == "ring"
+
+
+def test_large_parts_go_round_between_hosts() -> None:
+    parts = OpSpec("all_gather", "float32", "", (64 * KIB,))
+    scattered = OpSpec("reduce_scatter", "float32", "sum", (64 * KIB,))
+    for spec in (parts, scattered):
+        assert [choose(spec, n) for n in (2, 3, 16)] == ["direct", "ring", "ring"]
+        assert choose(replace(spec, shape=(64 * KIB - 1,)), 16) == "direct"
+    assert choose(replace(scattered, deterministic=True), 3) == "direct"
+    assert choose(replace(scattered, dtype="float16", shape=(128 * KIB,)), 3) == "direct"
+
+
+@pytest.mark.parametrize(
+    ("chunk_kib", "most_kib", "expected_kib"),
+    [
+        (0, 1024, 64),
+        (1024, 1024, 64),
+        (1025, 1024, 128),
+        (4 * 1024, 1024, 256),
+        (16 * 1024, 1024, 1024),
+        (64 * 1024, 1024, 1024),
+        (4 * 1024, 100, 100),
+        (4, 16, 16),
+    ],
+)
+def test_between_hosts_a_chunk_has_up_to_sixteen_segments(
+    chunk_kib: int, most_kib: int, expected_kib: int
+) -> None:
+    most = most_kib * KIB
+    assert DEFAULT_THRESHOLDS.segment_bytes(chunk_kib * KIB, most) == expected_kib * KIB
+    assert ONE_HOST.segment_bytes(chunk_kib * KIB, most) == most
 
 
 def test_members_of_a_new_group_exchange_their_numbers() -> None:
