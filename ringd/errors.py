@@ -187,6 +187,13 @@ class TooManyOperationsError(RingdError):
     retry: ClassVar[Retry] = "same_epoch"
 
 
+class ReentrantCallError(RingdError):
+    """A call in a signal handler that has interrupted another call in the middle of a step."""
+
+    code: ClassVar[str] = "reentrant"
+    retry: ClassVar[Retry] = "same_epoch"
+
+
 class DaemonLostError(RingdError):
     """The trainer's own daemon is gone, stopped, or does not answer."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ringd.errors import RingdError
 from ringd.wire.bounds import Bound
+from ringd_client._locks import OwnedLock, refuse_if_mine
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class Operation(Generic[T]):
         self.finished = False
         self.released = False
         self.detached = False
-        self.lock = threading.Lock()
+        self.lock = OwnedLock()
         self.watcher: Callable[[], object] | None = None
 
     def begin(self, began: float, bound: Bound, recv_timeout_s: float = 0.0) -> None:
@@ -155,7 +155,12 @@ class Operation(Generic[T]):
         watcher()
 
     def settle(self) -> None:
-        """After the answer: write the result, free the memory, show the outcome. Once."""
+        """After the answer: write the result, free the memory, show the outcome. Once.
+
+        Raises:
+            ReentrantCallError: this thread was interrupted in the middle of it.
+        """
+        refuse_if_mine(self.lock)
         with self.lock:
             if self.released:
                 return
@@ -173,7 +178,10 @@ class Operation(Generic[T]):
                         RingdError(f"{self.spec}: interrupted while the result was written")
                     )
                     raise
-            self._finish(error)
+            if not self.finished:  # here, not in a function: a signal handler may raise at its door
+                self.error = error
+                self.finished = True
+                self._notify()
 
     def withdraw(self, error: RingdError) -> None:
         """End an operation that was not posted: the daemon never had its region."""
@@ -195,8 +203,11 @@ class Operation(Generic[T]):
         if not self.finished:
             self.error = error
             self.finished = True
-            if self.watcher is not None:
-                self.watcher()
+            self._notify()
+
+    def _notify(self) -> None:
+        if self.watcher is not None:
+            self.watcher()
 
 
 class Question(Operation[Any]):

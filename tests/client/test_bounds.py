@@ -18,7 +18,7 @@ import ringd_client
 from ringd.errors import DaemonLostError, InvalidArgumentError, InvalidTensorError, RingdError
 from ringd.wire.bounds import OF_CALL, OF_COMMUNICATOR, OF_DAEMON
 from ringd_client import Communicator, Recv
-from tests.client.conftest import eventually
+from tests.client.conftest import eventually, is_held
 from tests.client.stub_cluster import Cluster
 from tests.client.stub_daemon import StubDaemon
 
@@ -186,7 +186,7 @@ def test_a_refused_call_waits_no_longer_than_its_deadline_for_a_daemon_that_does
     def stuck() -> bool:
         count = len(comm._state.pending)
         time.sleep(0.3)
-        return count == len(comm._state.pending) and comm._connection._sending.locked()
+        return count == len(comm._state.pending) and is_held(comm._connection._sending)
 
     eventually(stuck)
     began = time.monotonic()
