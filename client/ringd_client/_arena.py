@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from ringd.errors import ArenaFullError
-from ringd_client._locks import OwnedLock, is_mine, refuse_if_mine
+from ringd_client._locks import OwnedLock, is_mine, let_go, refuse_if_mine
 from ringd_client._segments import PAGE_BYTES, Guest, Segment, new_memfd, size_class
 
 MIN_SEGMENT_BYTES: Final = 1 << 20
@@ -185,11 +185,17 @@ class Arena:
 
     def _return_lent(self, block: Block) -> None:
         self._returned.append(block)
-        if not is_mine(self._lock) and self._lock.acquire(blocking=False):
-            try:
+        if is_mine(self._lock):
+            return
+        try:
+            if self._lock.acquire(blocking=False):
                 self._take_in_returned()
-            finally:
-                self._lock.release()
+        finally:
+            try:
+                let_go(self._lock)
+            except BaseException:  # a signal handler's, who came just then
+                let_go(self._lock)
+                raise
 
     def _take_in_returned(self) -> None:
         while self._freed_meanwhile:

@@ -22,7 +22,7 @@ from typing import Any, Final
 from ringd.errors import ReentrantCallError, RingdError
 from ringd.wire import ipc
 from ringd_client._core import ClientState
-from ringd_client._locks import OwnedLock, is_mine, refuse_if_mine
+from ringd_client._locks import OwnedLock, is_mine, let_go, refuse_if_mine
 from ringd_client._operation import Operation, UnsentError
 from ringd_client._process import Departure
 from ringd_client._progress import Progress
@@ -32,7 +32,7 @@ PATIENCE_S: Final = 10.0
 """How long the daemon may take to accept a message that belongs to no operation."""
 
 SLICE_S: Final = 0.1
-"""How long a follower sleeps at a time: who was to wake it may be interrupted itself."""
+"""How long a thread waits at a time: who was to wake it may be interrupted itself."""
 GONE_S: Final = 1.0
 """How long a thread that reads may take to notice that the connection is closed."""
 _FOR_GOOD: Final = -1
@@ -94,20 +94,11 @@ class Connection:
         """
 
         def message() -> bytes:
-            return self.state.submit(operation, operation.left_s(time.monotonic()))
+            packed = self.state.submit(operation, operation.left_s(time.monotonic()))
+            operation.sent = True
+            return packed
 
-        try:
-            refuse_if_mine(self.memory)
-            self._transmit(message, operation.expires)
-        except RingdError as exc:
-            operation.withdraw(exc)
-            raise
-        except UnsentError as exc:
-            operation.withdraw(error := self.end(exc))
-            raise error from exc.__cause__
-        except BaseException:
-            operation.give_up(RingdError("its caller was interrupted"))
-            raise
+        self._ask(operation, message)
         if operation.detached:
             self._progress.attend()
 
@@ -128,11 +119,32 @@ class Connection:
         Raises:
             RingdError: it was not posted.
         """
+
+        def message() -> bytes:
+            packed = self.state.ask_status(operation, scope)
+            operation.sent = True
+            return packed
+
+        self._ask(operation, message)
+
+    def _ask(self, operation: Operation[Any], message: Callable[[], bytes]) -> None:
         try:
-            self._transmit(lambda: self.state.ask_status(operation, scope), operation.expires)
+            refuse_if_mine(self.memory)
+            self._transmit(message, operation.expires)
+        except RingdError as exc:
+            operation.withdraw(exc)
+            raise
         except UnsentError as exc:
             operation.withdraw(error := self.end(exc))
             raise error from exc.__cause__
+        except BaseException:
+            interrupted = RingdError("its caller was interrupted")
+            if operation.sent:  # as far as we know
+                operation.give_up(interrupted)
+            else:
+                self.state.forget(operation)
+                operation.withdraw(interrupted)
+            raise
 
     def hasten(self) -> None:
         """What nobody waits for is not to wait for the progress thread's next look."""
@@ -194,11 +206,9 @@ class Connection:
             raise UnsentError(f"sending failed ({exc.strerror})") from exc
         finally:
             try:
-                if is_mine(self._sending):
-                    self._sending.release()
+                let_go(self._sending)
             except BaseException:  # a signal handler's, who came just then
-                if is_mine(self._sending):
-                    self._sending.release()
+                let_go(self._sending)
                 raise
 
     def _send(self, message: bytes, until: float, fd: int | None) -> None:
@@ -327,7 +337,9 @@ class Connection:
             if self._dead:
                 return
             patient = False
-            if not self._transport.wait_readable(until) and time.monotonic() >= until:
+            # A while at a time: a signal handler may have read the answer meanwhile.
+            look = min(until, time.monotonic() + SLICE_S)
+            if not self._transport.wait_readable(look) and time.monotonic() >= until:
                 return
 
     def _read_aside(self, operation: Operation[Any], until: float) -> None:

@@ -226,6 +226,10 @@ class ClientState:
             return self.fail(self.lost("it said that it ends"))
         return ()
 
+    def forget(self, operation: Operation[Any]) -> None:
+        """It was not sent after all; nobody will answer it."""
+        self._take_out(operation)
+
     def told(self) -> None:
         """Everybody knows of what the last datagram answered: it will not come again."""
         self._last_answered = None

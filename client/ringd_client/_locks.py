@@ -11,7 +11,7 @@ from _thread import RLock as OwnedLock
 
 from ringd.errors import ReentrantCallError
 
-__all__ = ["OwnedLock", "is_mine", "reentrant", "refuse_if_mine"]
+__all__ = ["OwnedLock", "is_mine", "let_go", "reentrant", "refuse_if_mine"]
 """``with`` is the safe way to take an OwnedLock: no handler runs between that and the block."""
 
 
@@ -19,6 +19,12 @@ def is_mine(lock: OwnedLock) -> bool:
     """Whether the calling thread holds it, so most likely what it has interrupted."""
     owned: bool = lock._is_owned()  # type: ignore[attr-defined]
     return owned
+
+
+def let_go(lock: OwnedLock) -> None:
+    """Release it, if it was taken: for where ``with`` does not do. A repetition does nothing."""
+    if is_mine(lock):
+        lock.release()
 
 
 def refuse_if_mine(*locks: OwnedLock) -> None:

@@ -58,6 +58,7 @@ class Operation(Generic[T]):
         epoch: the one it was prepared for.
         reply: the answer to a status request.
         error: how it failed, once finished; None: it did not.
+        sent: the daemon may know of it.
         detached: nobody is bound to wait for it; a progress thread may have to end it.
     """
 
@@ -81,6 +82,7 @@ class Operation(Generic[T]):
         "reply",
         "request",
         "segment",
+        "sent",
         "settlement",
         "spec",
         "watcher",
@@ -114,6 +116,7 @@ class Operation(Generic[T]):
         self.finished = False
         self.released = False
         self.detached = False
+        self.sent = False
         self.lock = OwnedLock()
         self.watcher: Callable[[], object] | None = None
 

@@ -229,16 +229,21 @@ class Communicator(Caller):
         Cost: as one call of the joint size for each operation. Data is always copied, in and
         out, and that of all_gather and reduce_scatter once more.
         """
-        batch = Batch.open(self, threading.get_ident)
+        batch = Batch.prepared(self, threading.get_ident)
         try:
-            yield
-        except BaseException:
-            batch.abandon()
-            raise
-        try:
-            self._finish_all(batch.operations())
+            try:
+                self._batch = batch
+                yield
+            except BaseException:
+                batch.abandon()
+                raise
+            try:
+                self._finish_all(batch.operations())
+            finally:
+                batch.conclude()
         finally:
-            batch.conclude()
+            if self._batch is batch:  # a signal handler raised before it was abandoned
+                self._batch = None
 
     # ------------------------------------------------------------ messages
 
