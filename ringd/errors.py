@@ -40,6 +40,11 @@ class RingdError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def in_place(self) -> bool:
+        """Whether the call worked in the caller's own memory: its contents are undefined now."""
+        return bool(self.fields.get("in_place"))
+
     def to_wire(self) -> dict[str, Any]:
         """The error as plain data for msgpack."""
         return {"code": self.code, "message": self.message[:_MAX_TEXT], "fields": self.fields}

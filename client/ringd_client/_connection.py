@@ -22,6 +22,7 @@ from typing import Any, Final
 from ringd.errors import ReentrantCallError, RingdError
 from ringd.wire import ipc
 from ringd_client._core import ClientState
+from ringd_client._followers import SLICE_S, Follower
 from ringd_client._locks import OwnedLock, is_mine, let_go, refuse_if_mine
 from ringd_client._operation import Operation, UnsentError
 from ringd_client._process import Departure
@@ -31,35 +32,11 @@ from ringd_client._transport import RECV_SLICE_S, Transport
 PATIENCE_S: Final = 10.0
 """How long the daemon may take to accept a message that belongs to no operation."""
 
-SLICE_S: Final = 0.1
-"""How long a thread waits at a time: who was to wake it may be interrupted itself."""
 GONE_S: Final = 1.0
 """How long a thread that reads may take to notice that the connection is closed."""
 _FOR_GOOD: Final = -1
 
 STUCK: Final = "it does not read what we send: it is stopped, or too busy"
-
-
-class _Follower:
-    """A thread that waits while another one reads."""
-
-    __slots__ = ("gate", "operation", "thread")
-
-    def __init__(self, operation: Operation[Any], thread: int) -> None:
-        self.operation = operation
-        self.thread = thread
-        self.gate = threading.Lock()
-        self.gate.acquire()
-
-    def sleep(self, until: float) -> None:
-        """Until the operation is over, or it is this thread's turn to lead, or a while."""
-        if not self.operation.over:  # else it was answered before anybody could see us here
-            self.gate.acquire(timeout=min(max(0.0, until - time.monotonic()), SLICE_S))
-
-    def wake(self) -> None:
-        """End its sleep; a second time does nothing."""
-        with contextlib.suppress(RuntimeError):
-            self.gate.release()
 
 
 class Connection:
@@ -80,7 +57,7 @@ class Connection:
         self._closed = False
         self._left = False
         self._gone = False
-        self._followers: deque[_Follower] = deque()
+        self._followers: deque[Follower] = deque()
         self._progress = Progress(self)
 
     # ------------------------------------------------------------ sending
@@ -92,13 +69,8 @@ class Connection:
             RingdError: it was not posted; its memory is free again.
             ReentrantCallError: likewise, in a signal handler.
         """
-
-        def message() -> bytes:
-            packed = self.state.submit(operation, operation.left_s(time.monotonic()))
-            operation.sent = True
-            return packed
-
-        self._ask(operation, message)
+        left_s = operation.left_s
+        self._ask(operation, lambda: self.state.submit(operation, left_s(time.monotonic())))
         if operation.detached:
             self._progress.attend()
 
@@ -119,15 +91,14 @@ class Connection:
         Raises:
             RingdError: it was not posted.
         """
+        self._ask(operation, lambda: self.state.ask_status(operation, scope))
 
+    def _ask(self, operation: Operation[Any], request: Callable[[], bytes]) -> None:
         def message() -> bytes:
-            packed = self.state.ask_status(operation, scope)
+            packed = request()
             operation.sent = True
             return packed
 
-        self._ask(operation, message)
-
-    def _ask(self, operation: Operation[Any], message: Callable[[], bytes]) -> None:
         try:
             refuse_if_mine(self.memory)
             self._transmit(message, operation.expires)
@@ -279,7 +250,7 @@ class Connection:
                         leads = True
                         self._leading = me
                     elif self._leading != me:
-                        follower = _Follower(operation, me)
+                        follower = Follower(operation, me)
                         self._followers.append(follower)
                 if leads:
                     self._read(operation, until)
@@ -381,9 +352,9 @@ class Connection:
         datagram = self._transport.left_over()
         if datagram is not None:
             self._tell(self.state.receive(datagram, again=True))
-            if leads:
-                self._transport.taken_in()
-                self.state.told()
+        if datagram is not None and leads:
+            self._transport.taken_in()
+            self.state.told()
 
     def _lose(self, cause: OSError) -> None:
         """Receiving has failed.
@@ -413,7 +384,7 @@ class Connection:
                     self._drop(follower)
                     follower.wake()
 
-    def _step_down(self, leads: bool, follower: _Follower | None = None) -> None:
+    def _step_down(self, leads: bool, follower: Follower | None = None) -> None:
         """Leave the wait; if nobody leads then, the longest waiting follower shall."""
         with self._turn:
             if leads and self._leading == threading.get_ident():
@@ -425,7 +396,7 @@ class Connection:
                 next_one.wake()
                 self._drop(next_one)
 
-    def _drop(self, follower: _Follower) -> None:
+    def _drop(self, follower: Follower) -> None:
         with contextlib.suppress(ValueError):
             self._followers.remove(follower)
 

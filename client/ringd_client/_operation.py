@@ -17,6 +17,12 @@ NO_BOUND: Final = Bound(0.0)
 """Of an operation that has not begun."""
 
 
+UNDEFINED: Final = (
+    ". This call worked in the caller's own memory, in shared memory: the tensor's contents are "
+    "undefined now; restore it before you call again"
+)
+
+
 class UnsentError(Exception):
     """A message could not be sent; the text says why, the cause is the socket's error if any.
 
@@ -56,6 +62,7 @@ class Operation(Generic[T]):
         bound: the call's deadline, as it was asked for.
         recv_timeout_s: its bound of a peer's silence; 0 when it is off.
         epoch: the one it was prepared for.
+        in_place: the daemon writes to the caller's own tensor; errors say so.
         reply: the answer to a status request.
         error: how it failed, once finished; None: it did not.
         sent: the daemon may know of it.
@@ -72,6 +79,7 @@ class Operation(Generic[T]):
         "error",
         "expires",
         "finished",
+        "in_place",
         "local",
         "lock",
         "offset",
@@ -117,6 +125,7 @@ class Operation(Generic[T]):
         self.released = False
         self.detached = False
         self.sent = False
+        self.in_place = False
         self.lock = OwnedLock()
         self.watcher: Callable[[], object] | None = None
 
@@ -181,13 +190,15 @@ class Operation(Generic[T]):
                         RingdError(f"{self.spec}: interrupted while the result was written")
                     )
                     raise
-            if not self.finished:  # here, not in a function: a signal handler may raise at its door
+            error = self._marked(error)
+            if not self.finished:  # no call between: a signal handler may raise at its door
                 self.error = error
                 self.finished = True
                 self._notify()
 
     def withdraw(self, error: RingdError) -> None:
         """End an operation that was not posted: the daemon never had its region."""
+        self.in_place = False
         self.answer = error
         self.answered = True
         self.settle()
@@ -204,9 +215,18 @@ class Operation(Generic[T]):
 
     def _finish(self, error: RingdError | None) -> None:
         if not self.finished:
-            self.error = error
+            self.error = self._marked(error)
             self.finished = True
             self._notify()
+
+    def _marked(self, error: RingdError | None) -> RingdError | None:
+        """The error, with what it means for the caller's tensor."""
+        if error is None or not self.in_place:
+            return error
+        told = {**error.fields, "in_place": True}
+        marked = type(error)(error.message.rstrip(".") + UNDEFINED, **told)
+        marked.__cause__ = error.__cause__
+        return marked
 
     def _notify(self) -> None:
         if self.watcher is not None:

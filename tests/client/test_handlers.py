@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -159,7 +160,7 @@ def test_closing_a_group_waits_for_nothing(
     daemon.script = hold
     handle = group.all_reduce_async(torch.ones(9))
     _, tensor = interrupt(group.close)
-    assert daemon.freed == [group.group]
+    eventually(lambda: daemon.freed == [group.group])
     assert tensor.tolist() == [3.0] * 9
     handle.wait()
 
@@ -208,6 +209,11 @@ def stuck(comm: Communicator, daemon: StubDaemon) -> None:
     daemon.script = hold
 
 
+def _post_many(comm: Communicator) -> None:
+    for _ in range(900):
+        comm.barrier_async(timeout_s=20)
+
+
 @pytest.mark.usefixtures("stuck")
 def test_what_can_t_be_sent_now_is_refused_at_once(
     comm: Communicator, daemon: StubDaemon, at_signal: AtSignal
@@ -224,8 +230,7 @@ def test_what_can_t_be_sent_now_is_refused_at_once(
     at_signal(handle)
     send_signal_when(lambda: is_held(comm._connection._sending))
     with pytest.raises(CommunicatorClosedError):
-        for _ in range(900):
-            comm.barrier_async(timeout_s=20)
+        _post_many(comm)
     assert [error.retry for error in refused] == ["same_epoch"] * 5
     daemon.reads.set()
 
@@ -294,11 +299,8 @@ def test_what_a_handler_raises_at_any_point_leaves_the_communicator_usable(
 
     work(comm)
     for at in range(points_in(lambda: work(comm))):
-        with Handler(at, handler) as point:
-            try:
-                work(comm)
-            except (raised, RingdError):
-                pass
+        with Handler(at, handler) as point, contextlib.suppress(raised, RingdError):
+            work(comm)
         assert_usable(comm, point.line)
 
 
@@ -344,22 +346,22 @@ def test_a_handler_may_close_at_any_point(
         with ringd_client.connect(socket=daemon.path, timeout_s=5) as comm:
             work(comm)
             began = time.monotonic()
-            with Handler(at, comm.close) as point:
-                try:
-                    work(comm)
-                except CommunicatorClosedError:
-                    pass
+            closed = contextlib.suppress(CommunicatorClosedError)
+            with Handler(at, comm.close) as point, closed:
+                work(comm)
             assert time.monotonic() - began < 5, point.line
         assert daemon.gone.wait(10), point.line
         assert daemon.goodbye == {"how": "closed", "detail": ""}, point.line
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, Interrupted, TimeoutError])
 def test_what_handlers_raise_at_random_times_leaves_the_communicator_usable(
     comm: Communicator, raised: type[BaseException]
 ) -> None:
     """By real signals, with another thread at work all the while."""
     rng = random.Random(1)
+    comm.all_reduce(torch.ones(5))  # imports, which are not ours to protect, are done
     hits = 0
     ended = threading.Event()
     failures: list[BaseException] = []
@@ -381,7 +383,7 @@ def test_what_handlers_raise_at_random_times_leaves_the_communicator_usable(
         while hits < 100 and not failures:
             try:
                 signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-5, 2e-3))
-                while True:
+                for _ in range(200):  # the end of a dropped call may swallow what is raised
                     comm.all_reduce(torch.ones(3), timeout_s=5)
                     comm.all_reduce_async(torch.ones(4), timeout_s=5).wait()
             except (raised, RingdError):
