@@ -35,7 +35,6 @@ PATIENCE_S: Final = 10.0
 GONE_S: Final = 1.0
 """How long a thread that reads may take to notice that the connection is closed."""
 _FOR_GOOD: Final = -1
-
 STUCK: Final = "it does not read what we send: it is stopped, or too busy"
 
 

@@ -273,7 +273,7 @@ WORK = [all_reduce, handle, in_place, several, steps, status, reform]
 
 def assert_usable(comm: Communicator, where: str) -> None:
     connection = comm._connection
-    assert not connection._leading, where
+    assert connection._leading != threading.get_ident(), where
     assert not connection._followers, where
     for lock in (connection._sending, connection._turn, connection.memory):
         assert not lock._is_owned(), where
