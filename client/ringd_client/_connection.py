@@ -348,12 +348,11 @@ class Connection:
 
     def _take_in_left_over(self, *, leads: bool) -> None:
         """What was read, when a signal handler came between; if that is us, it is seen again."""
-        datagram = self._transport.left_over()
-        if datagram is not None:
+        if (datagram := self._transport.left_over()) is not None:
             self._tell(self.state.receive(datagram, again=True))
-        if datagram is not None and leads:
-            self._transport.taken_in()
-            self.state.told()
+            if leads:
+                self._transport.taken_in()
+                self.state.told()
 
     def _lose(self, cause: OSError) -> None:
         """Receiving has failed.
