@@ -40,6 +40,11 @@ class RingdError(Exception):
     def __str__(self) -> str:
         return self.message
 
+    @property
+    def in_place(self) -> bool:
+        """Whether the call worked in the caller's own memory: its contents are undefined now."""
+        return bool(self.fields.get("in_place"))
+
     def to_wire(self) -> dict[str, Any]:
         """The error as plain data for msgpack."""
         return {"code": self.code, "message": self.message[:_MAX_TEXT], "fields": self.fields}
@@ -184,6 +189,13 @@ class TooManyOperationsError(RingdError):
     """More operations in flight than the bound; wait for some first."""
 
     code: ClassVar[str] = "too_many_operations"
+    retry: ClassVar[Retry] = "same_epoch"
+
+
+class ReentrantCallError(RingdError):
+    """A call in a signal handler that has interrupted another call in the middle of a step."""
+
+    code: ClassVar[str] = "reentrant"
     retry: ClassVar[Retry] = "same_epoch"
 
 

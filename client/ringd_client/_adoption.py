@@ -13,13 +13,14 @@ import ctypes
 import logging
 import mmap
 import os
-import threading
 import weakref
 from typing import Final
 
 import torch
 
+from ringd.errors import ReentrantCallError
 from ringd_client._arena import Arena
+from ringd_client._locks import OwnedLock, is_mine
 from ringd_client._operation import UnsentError
 from ringd_client._segments import PAGE_BYTES, Guest, new_memfd
 from ringd_client._tensors import copy_bytes
@@ -80,7 +81,7 @@ class _Seen:
         self.times = 1
 
 
-_lock = threading.Lock()
+_lock = OwnedLock()
 _adopted: dict[int, Adopted] = {}
 _seen: dict[int, _Seen] = {}
 
@@ -107,10 +108,12 @@ def consider(tensor: torch.Tensor, arena: Arena) -> None:
         or storage.device.type != "cpu"
     ):
         return
+    if is_mine(_lock):
+        return  # a signal handler
     with _lock:
         try:
             _consider(storage, address, arena)
-        except (OSError, RuntimeError, UnsentError) as exc:
+        except (OSError, RuntimeError, UnsentError, ReentrantCallError) as exc:
             _log.debug("a storage of %d bytes is not adopted: %s", storage.nbytes(), exc)
 
 
@@ -207,7 +210,7 @@ def _forget(record: Adopted) -> None:
 def _in_child() -> None:
     """What a child writes is its own; torch and we would let it write into its parent's memory."""
     global _lock
-    _lock = threading.Lock()
+    _lock = OwnedLock()
     for record in list(_adopted.values()):
         if record.stands():
             _map(record.address, record.size_bytes, mmap.MAP_PRIVATE, record.fd)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
 import time
 from collections import deque
 from typing import Any, Final
 
-from ringd.errors import RingdError
+from ringd.errors import ReentrantCallError, RingdError
 from ringd.wire import ipc
 from ringd_client._core import ClientState
+from ringd_client._locks import OwnedLock, refuse_if_mine
 from ringd_client._operation import Operation, UnsentError
 from ringd_client._process import Departure
 from ringd_client._transport import FAREWELL_S, Transport
@@ -34,7 +34,7 @@ class AsyncConnection:
         self.state = state
         self._transport = transport
         self._loop = loop
-        self._sending = threading.Lock()
+        self._sending = OwnedLock()
         self._outbox: deque[tuple[bytes, int | None]] = deque()
         self._flushed = asyncio.Event()
         self._flushed.set()
@@ -100,7 +100,8 @@ class AsyncConnection:
     def retract(self, number: int) -> None:
         """Tell the daemon that a segment is gone; one that is gone itself maps nothing."""
         if not self._gone:
-            with contextlib.suppress(UnsentError, RuntimeError):  # a loop may be closed
+            # a loop may be closed
+            with contextlib.suppress(UnsentError, RuntimeError, ReentrantCallError):
                 self._transmit(ipc.pack(ipc.DROP_SEGMENT, number))
 
     def end(self, unsent: UnsentError) -> RingdError:
@@ -117,6 +118,7 @@ class AsyncConnection:
             raise self.end(exc) from exc.__cause__
 
     def _transmit(self, message: bytes, fd: int | None = None) -> None:
+        refuse_if_mine(self._sending)
         with self._sending:
             if not self._outbox and self._try(message, fd):
                 return
@@ -183,6 +185,7 @@ class AsyncConnection:
         if datagram is not None:
             at_end = not len(datagram)
             self._tell(self.state.receive(datagram))
+            self.state.told()
             if at_end:
                 self._stop_listening()
 
@@ -300,7 +303,7 @@ class AsyncConnection:
     def after_fork_in_child(self) -> None:
         """The conversation is the parent's, and so is the loop's selector: touch neither."""
         self._closing = self._gone = True
-        self._sending = threading.Lock()
+        self._sending = OwnedLock()
         self._transport.close()
         self._drop_outbox()
         self.state.after_fork_in_child()

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from ringd.errors import ArenaFullError
+from ringd_client._locks import OwnedLock, is_mine, let_go, refuse_if_mine
 from ringd_client._segments import PAGE_BYTES, Guest, Segment, new_memfd, size_class
 
 MIN_SEGMENT_BYTES: Final = 1 << 20
@@ -67,14 +68,17 @@ class Block:
 class Arena:
     """Blocks of shared memory, up to a cap.
 
-    Any thread may use it. Its lock is never waited for in a finalizer, which may run in a
-    thread that holds it: blocks that come back so are put aside and taken in by the next call.
+    Any thread may use it. Its lock is never waited for in a finalizer or a signal handler, which
+    may run in a thread that holds it: blocks that come back so are put aside and taken in by the
+    next call, and blocks are not to be had. What a handler raises may cost a block its use, but
+    no block is ever had twice.
 
     Args:
         limit_bytes: the cap over all segments.
         announce: hands a new segment (number, bytes, descriptor) to the daemon before any
             block of it is used. It may not keep the descriptor.
         retract: tells the daemon that a segment is gone; raises nothing.
+        lock: the one to use; default: a new one.
 
     Attributes:
         size_bytes: of all segments.
@@ -88,6 +92,7 @@ class Arena:
         limit_bytes: int,
         announce: Callable[[int, int, int], None],
         retract: Callable[[int], None],
+        lock: OwnedLock | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
         self._spare_bytes = min(limit_bytes, RETAIN_BYTES)
@@ -97,10 +102,11 @@ class Arena:
         self.guest_bytes = 0
         self._announce = announce
         self._retract = retract
-        self._lock = threading.Lock()
+        self._lock = lock or OwnedLock()
         self._segments: list[Segment] = []
         self._cached: dict[int, list[Block]] = {}
         self._returned: deque[Block] = deque()
+        self._freed_meanwhile: deque[Block] = deque()
         self._guests: list[Guest] = []
         self._departed: deque[Guest] = deque()
         self._next_number = 1
@@ -114,9 +120,11 @@ class Arena:
 
         Raises:
             ArenaFullError: there is no room below the cap, or the system has none.
+            ReentrantCallError: this thread was interrupted in here.
         """
+        refuse_if_mine(self._lock)
         with self._lock:
-            if self._returned:
+            if self._returned or self._freed_meanwhile:
                 self._take_in_returned()
             if self._departed:
                 self._see_off()
@@ -128,6 +136,9 @@ class Arena:
 
     def free(self, block: Block) -> None:
         """Give a block back. The daemon must have released it."""
+        if is_mine(self._lock):
+            self._freed_meanwhile.append(block)
+            return
         with self._lock:
             self._free_locked(block)
 
@@ -174,13 +185,21 @@ class Arena:
 
     def _return_lent(self, block: Block) -> None:
         self._returned.append(block)
-        if self._lock.acquire(blocking=False):
-            try:
+        if is_mine(self._lock):
+            return
+        try:
+            if self._lock.acquire(blocking=False):
                 self._take_in_returned()
-            finally:
-                self._lock.release()
+        finally:
+            try:
+                let_go(self._lock)
+            except BaseException:  # a signal handler's, who came just then
+                let_go(self._lock)
+                raise
 
     def _take_in_returned(self) -> None:
+        while self._freed_meanwhile:
+            self._free_locked(self._freed_meanwhile.popleft())
         while self._returned:
             block = self._returned.popleft()
             self.lent_bytes -= block.size_bytes
@@ -203,16 +222,18 @@ class Arena:
 
         Raises:
             UnsentError: the daemon can't be told.
+            ReentrantCallError: as for :meth:`take`.
         """
+        refuse_if_mine(self._lock)
         with self._lock:
             self._see_off()
             if not self.has_room_for(size_bytes) or self._closed.is_set():
                 return None
-            guest = Guest(self._next_number, address, size_bytes, stands)
+            guest = Guest(self._new_number(), address, size_bytes, stands)
             self._announce(guest.number, size_bytes, fd)
-            self._next_number += 1
+            guests = sorted([*self._guests, guest], key=_address)
             self.guest_bytes += size_bytes
-            self._guests = sorted([*self._guests, guest], key=_address)
+            self._guests = guests
             if self._reaper is None:
                 self._start_reaper()
             return guest
@@ -269,10 +290,11 @@ class Arena:
 
     def _flush(self) -> None:
         """Merge all cached blocks back into free extents."""
-        for blocks in self._cached.values():
-            for block in blocks:
+        while self._cached:
+            _, blocks = self._cached.popitem()
+            while blocks:
+                block = blocks.pop()
                 block.segment.give_back(block.offset, block.size_bytes)
-        self._cached.clear()
 
     def _grow(self, size_bytes: int) -> None:
         needed = -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
@@ -293,15 +315,20 @@ class Arena:
         except OSError as exc:
             raise self._full(wanted_bytes, f"the system refused more ({exc.strerror})") from exc
         try:
-            segment = Segment(self._next_number, fd, segment_bytes)
+            segment = Segment(self._new_number(), fd, segment_bytes)
             self._announce(segment.number, segment_bytes, fd)
         except OSError as exc:
             raise self._full(wanted_bytes, f"it can't be mapped ({exc.strerror})") from exc
         finally:
             os.close(fd)
-        self._next_number += 1
         self.size_bytes += segment_bytes
         self._segments.append(segment)
+
+    def _new_number(self) -> int:
+        """Of a segment; none is used twice, though its announcement may have been interrupted."""
+        number = self._next_number
+        self._next_number = number + 1
+        return number
 
     def _full(self, wanted_bytes: int, why: str) -> ArenaFullError:
         in_operations = self.used_bytes - self.lent_bytes
@@ -330,9 +357,9 @@ class Arena:
         for segment in sorted(idle, key=lambda s: s.size_bytes, reverse=True):
             if self.size_bytes <= retain_bytes:
                 return
+            self._forget_cached(segment)
             self._segments.remove(segment)
             self.size_bytes -= segment.size_bytes
-            self._forget_cached(segment)
             self._retract(segment.number)
 
     def _forget_cached(self, segment: Segment) -> None:
@@ -357,8 +384,13 @@ class Arena:
                     return
 
     def close(self) -> None:
-        """Let go of all segments. Memory of tensors that live on stays theirs."""
+        """Let go of all segments. Memory of tensors that live on stays theirs.
+
+        Where this thread was interrupted in here, they go with this object.
+        """
         self._closed.set()
+        if is_mine(self._lock):
+            return
         reaper = self._reaper
         if reaper is not None and reaper is not threading.current_thread():
             reaper.join()
@@ -371,7 +403,7 @@ class Arena:
 
     def after_fork_in_child(self) -> None:
         """Locks of the parent's other threads are nobody's here."""
-        self._lock = threading.Lock()
+        self._lock = OwnedLock()
         self._reaper = None
         self._segments = []
         self._cached = {}

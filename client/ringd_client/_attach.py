@@ -29,9 +29,23 @@ _NOT_YET = (FileNotFoundError, ConnectionRefusedError, BlockingIOError)
 """Not there, not listening, or its queue is full: all may pass."""
 
 
+MAX_TIMEOUT_S: Final = 365 * 86400.0
+"""Longer ones are cut to this: locks and polls have limits."""
+
+
 def is_positive(value: Any) -> bool:
-    """Whether ``value`` is a positive number, and a finite one."""
-    return isinstance(value, Real) and 0 < float(value) < float("inf")
+    """Whether ``value`` is a positive number, and a finite one; True is none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    try:
+        return 0 < float(value) < float("inf")
+    except OverflowError:  # a whole number beyond all floats
+        return isinstance(value, int) and value > 0
+
+
+def cut(value: float) -> float:
+    """A positive number of seconds, as far as clocks can take it."""
+    return float(min(value, MAX_TIMEOUT_S))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +107,10 @@ class Deadline:
             ConfigError: not a positive number.
         """
         if not is_positive(timeout_s):
-            raise ConfigError(f"timeout_s is a positive number of seconds, not {timeout_s!r}")
+            raise ConfigError(
+                f"timeout_s is a positive number of seconds, and finite, not {timeout_s!r}"
+            )
+        timeout_s = cut(timeout_s)
         return cls(timeout_s, time.monotonic() + timeout_s)
 
     @property

@@ -21,7 +21,7 @@ from ringd.errors import (
 from ringd.vocabulary import DTYPES, POINT_TO_POINT
 from ringd.wire.bounds import OF_CALL, OF_COMMUNICATOR, OF_DAEMON, Bound
 from ringd_client._arena import Arena
-from ringd_client._attach import Membership, is_positive
+from ringd_client._attach import Membership, cut, is_positive
 from ringd_client._core import ClientState
 from ringd_client._kinds import Kinds, poison_spec
 from ringd_client._operation import GRACE_S, Operation, UnsentError, withdraw
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STATUS_TIMEOUT_S: Final = 5.0
-MAX_TIMEOUT_S: Final = 365 * 86400.0
-"""Longer ones are cut to this: locks and polls have limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +317,8 @@ def positive(name: str, value: float) -> float:
     """
     with contextlib.suppress(Exception):  # whatever the caller's object raises
         if is_positive(value):
-            return min(float(value), MAX_TIMEOUT_S)
-    raise InvalidArgumentError(f"{name} is a positive number, not {value!r}")
+            return cut(value)
+    raise InvalidArgumentError(f"{name} is a positive number, and finite, not {value!r}")
 
 
 def checked_default(default_timeout_s: float | None) -> float | None:

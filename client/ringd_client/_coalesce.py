@@ -138,13 +138,22 @@ class Batch:
         """Begin to keep the caller's calls.
 
         Raises:
+            RingdError: as :meth:`prepared`.
+        """
+        caller._batch = batch = cls.prepared(caller, current)
+        return batch
+
+    @classmethod
+    def prepared(cls, caller: Caller, current: Callable[[], object]) -> Batch:
+        """A batch that keeps calls as soon as it is the caller's.
+
+        Raises:
             RingdError: the communicator takes no calls, or has an open block.
         """
         caller._state.admit_call(caller.group, caller.epoch)
         if caller._batch is not None:
             raise InvalidArgumentError("this communicator has an open coalesce block already")
-        caller._batch = batch = cls(caller, current)
-        return batch
+        return cls(caller, current)
 
     def is_callers(self) -> bool:
         """Whether whoever calls is in the block."""

@@ -4,6 +4,10 @@ Leader and followers: of all threads that wait, one (the leader) reads, and tell
 what came for them; when its own operation is over it makes a follower the next leader. So a
 synchronous call costs one send and one receive on the caller's own thread, and no hop. What
 nobody waits for is the business of the progress thread.
+
+A signal handler may interrupt any of this, and make calls, or raise. What it raises leaves all
+as it was, or as it would have become. A call that it makes while its own thread leads reads for
+itself, aside; one that would need what the interrupted call holds is refused.
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from ringd.errors import RingdError
+from ringd.errors import ReentrantCallError, RingdError
 from ringd.wire import ipc
 from ringd_client._core import ClientState
+from ringd_client._followers import SLICE_S, Follower
+from ringd_client._locks import OwnedLock, is_mine, let_go, refuse_if_mine
 from ringd_client._operation import Operation, UnsentError
 from ringd_client._process import Departure
 from ringd_client._progress import Progress
@@ -26,37 +32,31 @@ from ringd_client._transport import RECV_SLICE_S, Transport
 PATIENCE_S: Final = 10.0
 """How long the daemon may take to accept a message that belongs to no operation."""
 
+GONE_S: Final = 1.0
+"""How long a thread that reads may take to notice that the connection is closed."""
+_FOR_GOOD: Final = -1
 STUCK: Final = "it does not read what we send: it is stopped, or too busy"
 
 
-class _Follower:
-    """A thread that waits while another one reads."""
-
-    __slots__ = ("gate", "operation")
-
-    def __init__(self, operation: Operation[Any]) -> None:
-        self.operation = operation
-        self.gate = threading.Lock()
-        self.gate.acquire()
-
-    def sleep(self, until: float) -> None:
-        """Until the operation is over, or it is this thread's turn to lead, or ``until``."""
-        if not self.operation.over:  # else it was answered before anybody could see us here
-            self.gate.acquire(timeout=max(0.0, until - time.monotonic()))
-
-
 class Connection:
-    """Posts operations and waits for them; any thread may call, at any time."""
+    """Posts operations and waits for them; any thread may call, at any time.
+
+    Attributes:
+        memory: the lock of the arena.
+    """
 
     def __init__(self, transport: Transport, state: ClientState) -> None:
         self.state = state
         self._transport = transport
-        self._sending = threading.Lock()
-        self._turn = threading.Lock()
-        self._leading = False
+        self.memory = OwnedLock()
+        self._sending = OwnedLock()
+        self._turn = OwnedLock()
+        self._leading = 0
         self._dead = False
         self._closed = False
-        self._followers: deque[_Follower] = deque()
+        self._left = False
+        self._gone = False
+        self._followers: deque[Follower] = deque()
         self._progress = Progress(self)
 
     # ------------------------------------------------------------ sending
@@ -66,22 +66,10 @@ class Connection:
 
         Raises:
             RingdError: it was not posted; its memory is free again.
+            ReentrantCallError: likewise, in a signal handler.
         """
-
-        def message() -> bytes:
-            return self.state.submit(operation, operation.left_s(time.monotonic()))
-
-        try:
-            self._transmit(message, operation.expires)
-        except RingdError as exc:
-            operation.withdraw(exc)
-            raise
-        except UnsentError as exc:
-            operation.withdraw(error := self.end(exc))
-            raise error from exc.__cause__
-        except BaseException:
-            operation.give_up(RingdError("its caller was interrupted"))
-            raise
+        left_s = operation.left_s
+        self._ask(operation, lambda: self.state.submit(operation, left_s(time.monotonic())))
         if operation.detached:
             self._progress.attend()
 
@@ -102,11 +90,31 @@ class Connection:
         Raises:
             RingdError: it was not posted.
         """
+        self._ask(operation, lambda: self.state.ask_status(operation, scope))
+
+    def _ask(self, operation: Operation[Any], request: Callable[[], bytes]) -> None:
+        def message() -> bytes:
+            packed = request()
+            operation.sent = True
+            return packed
+
         try:
-            self._transmit(lambda: self.state.ask_status(operation, scope), operation.expires)
+            refuse_if_mine(self.memory)
+            self._transmit(message, operation.expires)
+        except RingdError as exc:
+            operation.withdraw(exc)
+            raise
         except UnsentError as exc:
             operation.withdraw(error := self.end(exc))
             raise error from exc.__cause__
+        except BaseException:
+            interrupted = RingdError("its caller was interrupted")
+            if operation.sent:  # as far as we know
+                operation.give_up(interrupted)
+            else:
+                self.state.forget(operation)
+                operation.withdraw(interrupted)
+            raise
 
     def hasten(self) -> None:
         """What nobody waits for is not to wait for the progress thread's next look."""
@@ -119,7 +127,7 @@ class Connection:
             wait: for its operations in flight, up to their deadlines; else they end with
                 GroupFreedError.
         """
-        if wait:
+        if wait and not self.interrupts():
             self._await_pending(group)
         if self.state.ended is None:
             try:
@@ -139,7 +147,7 @@ class Connection:
     def retract(self, number: int) -> None:
         """Tell the daemon that a segment is gone; one that is gone itself maps nothing."""
         if not self._closed:
-            with contextlib.suppress(UnsentError):
+            with contextlib.suppress(UnsentError, ReentrantCallError):
                 self._transmit(lambda: ipc.pack(ipc.DROP_SEGMENT, number))
 
     def _transmit(
@@ -150,20 +158,28 @@ class Connection:
         Raises:
             UnsentError: the daemon is gone, or has no room by ``until`` (default: PATIENCE_S, or
                 what is left of the call for which it is sent).
+            ReentrantCallError: this thread was interrupted while it sent something else.
         """
+        refuse_if_mine(self._turn, self._sending)
         now = time.monotonic()
         if not until:
             until, call_until = now + PATIENCE_S, self.state.patience.until
             if now < call_until < until:  # else it is an earlier call's
                 until = call_until
-        if not self._sending.acquire(timeout=max(0.0, until - now)):
-            raise UnsentError(STUCK)
         try:
+            if not self._sending.acquire(timeout=max(0.0, until - now)):
+                raise UnsentError(STUCK)
             self._send(message(), until, fd)
         except OSError as exc:
+            if exc.errno is None:
+                raise  # a signal handler's own: TimeoutError is an OSError
             raise UnsentError(f"sending failed ({exc.strerror})") from exc
         finally:
-            self._sending.release()
+            try:
+                let_go(self._sending)
+            except BaseException:  # a signal handler's, who came just then
+                let_go(self._sending)
+                raise
 
     def _send(self, message: bytes, until: float, fd: int | None) -> None:
         transport = self._transport
@@ -183,6 +199,19 @@ class Connection:
         return self.state.why_ended()
 
     # ------------------------------------------------------------ waiting
+
+    def perform(self, operation: Operation[Any]) -> None:
+        """Post an operation, wait for it, and end it.
+
+        Raises:
+            RingdError: it was not posted, or how it failed.
+        """
+        try:
+            self.post(operation)
+            self.finish(operation)
+        except BaseException:
+            operation.give_up(RingdError("its caller was interrupted"))  # if it has not ended
+            raise
 
     def finish(self, operation: Operation[Any]) -> None:
         """Wait for an operation that only this thread knows, and end it.
@@ -210,38 +239,52 @@ class Connection:
 
         The caller settles it.
         """
+        me = threading.get_ident()
         while not operation.over:
             follower = None
             leads = False
             try:
                 with self._turn:
-                    if self._leading:
-                        follower = _Follower(operation)
+                    if not self._leading:
+                        leads = True
+                        self._leading = me
+                    elif self._leading != me:
+                        follower = Follower(operation, me)
                         self._followers.append(follower)
-                    else:
-                        leads = self._leading = True
-                if follower is not None:
+                if leads:
+                    self._read(operation, until)
+                elif follower is not None:
                     follower.sleep(until)
                 else:
-                    self._read(operation, until)
+                    self._read_aside(operation, until)
             finally:
-                self._step_down(leads, follower)
+                try:
+                    self._step_down(leads, follower)
+                except BaseException:  # a signal handler's, who came just then
+                    self._step_down(leads, follower)
+                    raise
             if time.monotonic() >= until:
                 break
         return operation.over
 
     def advance(self) -> bool:
         """Take in what the daemon has sent, without waiting; False: nothing, or somebody reads."""
-        with self._turn:
-            if self._leading:
-                return False
-            self._leading = True
-        found = False
+        found = leads = False
         try:
+            with self._turn:
+                if self._leading:
+                    return False
+                leads = True
+                self._leading = threading.get_ident()
+            self._take_in_left_over(leads=True)
             while self._receive(wait=False):
                 found = True
         finally:
-            self._step_down(True)
+            try:
+                self._step_down(leads)
+            except BaseException:  # as in wait()
+                self._step_down(leads)
+                raise
         return found
 
     def await_news(self, until: float) -> bool:
@@ -256,6 +299,7 @@ class Connection:
 
     def _read(self, operation: Operation[Any], until: float) -> None:
         """Lead: read until ``operation`` is over, or the clock shows ``until``."""
+        self._take_in_left_over(leads=True)
         patient = until - time.monotonic() > RECV_SLICE_S
         while not operation.over:
             if self._receive(wait=patient, own=operation):
@@ -263,7 +307,24 @@ class Connection:
             if self._dead:
                 return
             patient = False
-            if not self._transport.wait_readable(until) and time.monotonic() >= until:
+            # A while at a time: a signal handler may have read the answer meanwhile.
+            look = min(until, time.monotonic() + SLICE_S)
+            if not self._transport.wait_readable(look) and time.monotonic() >= until:
+                return
+
+    def _read_aside(self, operation: Operation[Any], until: float) -> None:
+        """As :meth:`_read`, in a signal handler that has interrupted the leader in this thread."""
+        self._take_in_left_over(leads=False)
+        while not (operation.over or self._dead):
+            try:
+                datagram = self._transport.receive_aside(until)
+            except OSError as exc:
+                self._lose(exc)
+                return
+            if datagram is not None:
+                self._tell(self.state.receive(datagram), operation)
+                self._dead = not datagram
+            elif time.monotonic() >= until:
                 return
 
     def _receive(self, *, wait: bool, own: Operation[Any] | None = None) -> bool:
@@ -273,15 +334,36 @@ class Connection:
         try:
             datagram = self._transport.receive(wait=wait)
         except OSError as exc:
-            self._dead = True
-            self._tell(self.state.fail(self.state.lost(f"receiving failed ({exc.strerror})")))
+            self._lose(exc)
             return False
         if datagram is None:
             return False
+        self._tell(self.state.receive(datagram), own)
         if not len(datagram):
             self._dead = True
-        self._tell(self.state.receive(datagram), own)
+            return False
+        self._transport.taken_in()
+        self.state.told()
         return not self._dead
+
+    def _take_in_left_over(self, *, leads: bool) -> None:
+        """What was read, when a signal handler came between; if that is us, it is seen again."""
+        if (datagram := self._transport.left_over()) is not None:
+            self._tell(self.state.receive(datagram, again=True))
+            if leads:
+                self._transport.taken_in()
+                self.state.told()
+
+    def _lose(self, cause: OSError) -> None:
+        """Receiving has failed.
+
+        Raises:
+            OSError: it has not: a signal handler raised this. (TimeoutError is an OSError.)
+        """
+        if cause.errno is None:
+            raise cause
+        self._tell(self.state.fail(self.state.lost(f"receiving failed ({cause.strerror})")))
+        self._dead = True
 
     def _tell(
         self, operations: tuple[Operation[Any], ...], own: Operation[Any] | None = None
@@ -297,38 +379,69 @@ class Connection:
         if self._followers:
             with self._turn:
                 for follower in [f for f in self._followers if f.operation.over]:
-                    self._followers.remove(follower)
-                    follower.gate.release()
+                    self._drop(follower)
+                    follower.wake()
 
-    def _step_down(self, leads: bool, follower: _Follower | None = None) -> None:
+    def _step_down(self, leads: bool, follower: Follower | None = None) -> None:
         """Leave the wait; if nobody leads then, the longest waiting follower shall."""
         with self._turn:
-            if leads:
-                self._leading = False
-            if follower is not None and follower in self._followers:
-                self._followers.remove(follower)
+            if leads and self._leading == threading.get_ident():
+                self._leading = 0
+            if follower is not None:
+                self._drop(follower)
             if self._followers and not self._leading:
-                self._followers.popleft().gate.release()
+                next_one = self._followers[0]
+                next_one.wake()
+                self._drop(next_one)
+
+    def _drop(self, follower: Follower) -> None:
+        with contextlib.suppress(ValueError):
+            self._followers.remove(follower)
 
     # ------------------------------------------------------------ the end
 
-    def close(self, leaving: Departure, *, wait: bool = True) -> None:
-        """Say goodbye and close; a second call does nothing.
+    def close(self, leaving: Departure, *, wait: bool = True) -> bool:
+        """Say goodbye and close; a second call does nothing, or what was left to do.
+
+        In a signal handler that has interrupted another call nothing is waited for: that call
+        ends with CommunicatorClosedError when the handler returns.
 
         Args:
             leaving: why.
             wait: for operations in flight, up to their deadlines.
+
+        Returns:
+            Whether nothing is left to do, or another thread does it.
         """
         with self._turn:
-            if self._closed:
-                return
-            self._closed = True
-            self.state.ended = self.state.closed()
+            is_first, self._closed = not self._closed, True
+        interrupts = self.interrupts()
         try:
-            if wait:
-                self._await_pending()
-        finally:
-            self._leave(ipc.pack(ipc.GOODBYE, leaving.words()))
+            if is_first:
+                self.state.ended = self.state.closed()
+                try:
+                    if wait and not interrupts:
+                        self._await_pending()
+                finally:
+                    self._leave(ipc.pack(ipc.GOODBYE, leaving.words()))
+            if self._left and not (interrupts or self._gone):
+                self._disconnect()
+        except BaseException:
+            self._transport.hang_up()
+            self._left = True
+            if not interrupts:
+                self._disconnect()
+            raise
+        return self._gone or not self._left
+
+    def interrupts(self) -> bool:
+        """Whether this thread is in a signal handler that came while another call of it waits."""
+        me = threading.get_ident()
+        return (
+            self._leading == me
+            or any(is_mine(lock) for lock in (self.memory, self._sending, self._turn))
+            or any(follower.thread == me for follower in tuple(self._followers))
+        )
 
     def _await_pending(self, group: int | None = None) -> None:
         for operation in tuple(self.state.pending.copy().values()):
@@ -344,24 +457,33 @@ class Connection:
         transport = self._transport
         if not self._dead:
             transport.say_goodbye(goodbye)
-        if not self._lead_for_good(0.0):
+        if self._leading != threading.get_ident() and not self._lead_for_good(0.0):
             self._tell(self.state.fail(self.state.closed()))
             transport.hang_up()
-            self._lead_for_good(1.0)
+            self._lead_for_good(GONE_S)
         transport.hear_out()
         self._dead = True
         self._tell(self.state.fail(self.state.closed()))
         transport.hang_up()
+        self._progress.dismiss()
+        self._left = True
+
+    def _disconnect(self) -> None:
+        """After the goodbye: nobody reads any more, or will notice soon. May be repeated."""
+        self._lead_for_good(GONE_S)
+        self._dead = True
+        self._tell(self.state.fail(self.state.closed()))
         self._progress.stop()
-        transport.close()
+        self._transport.close()
+        self._gone = True
 
     def _lead_for_good(self, patience_s: float) -> bool:
         """Become the leader and never step down, so that nobody reads from a closed socket."""
         until = time.monotonic() + patience_s
         while True:
             with self._turn:
-                if not self._leading:
-                    self._leading = True
+                if self._leading in (0, _FOR_GOOD):
+                    self._leading = _FOR_GOOD
                     return True
             if time.monotonic() >= until:
                 return False
@@ -370,8 +492,9 @@ class Connection:
     def after_fork_in_child(self) -> None:
         """The conversation is the parent's; this process only lets go of its copy."""
         self._transport.close()
-        self._sending = threading.Lock()
-        self._turn = threading.Lock()
+        self.memory = OwnedLock()
+        self._sending = OwnedLock()
+        self._turn = OwnedLock()
         self._progress = Progress(self)
         self._closed = self._dead = True
         self.state.after_fork_in_child()

@@ -20,6 +20,7 @@ from ringd.errors import (
     from_wire,
 )
 from ringd.wire import ipc
+from ringd_client._locks import OwnedLock
 from ringd_client._operation import GRACE_S, Operation, Question
 
 MAX_IN_FLIGHT: Final = 1024
@@ -63,6 +64,7 @@ class ClientState:
         self.ended: RingdError | None = None
         self.patience = Patience()
         self._last_request = 0
+        self._last_answered: Operation[Any] | None = None
         self._detached_in = 0
         self._detached_out = 0
 
@@ -196,15 +198,21 @@ class ClientState:
         """
         return ipc.pack(ipc.STATUS, self._enter(operation), scope)
 
-    def receive(self, datagram: bytes | memoryview) -> tuple[Operation[Any], ...]:
+    def receive(
+        self, datagram: bytes | memoryview, *, again: bool = False
+    ) -> tuple[Operation[Any], ...]:
         """Take in one datagram; the operations that it answered.
 
         An empty datagram is the end of the connection.
+
+        Args:
+            again: it is the last one, which may have been taken in or not, and anything may
+                follow it.
         """
         if not len(datagram):
             return self.fail(self.lost("its end of the connection is closed"))
         try:
-            message = ipc.unpack(datagram)
+            message = ipc.unpack(datagram, followed=again)
             kind = message[0]
             if kind == ipc.DONE:
                 return self._answered(message[1], message[2], message[3])
@@ -218,6 +226,14 @@ class ClientState:
             return self.fail(self.lost("it said that it ends"))
         return ()
 
+    def forget(self, operation: Operation[Any]) -> None:
+        """It was not sent after all; nobody will answer it."""
+        self._take_out(operation)
+
+    def told(self) -> None:
+        """Everybody knows of what the last datagram answered: it will not come again."""
+        self._last_answered = None
+
     def fail(self, error: RingdError) -> tuple[Operation[Any], ...]:
         """The conversation is over: every pending operation is answered with ``error``."""
         if self.ended is None:
@@ -226,9 +242,9 @@ class ClientState:
             error = self.ended  # the rest is what a goodbye looks like
         operations = tuple(self.pending.copy().values())
         for operation in operations:
-            self._take_out(operation)
             operation.answer = error.copy()
             operation.answered = True
+            self._take_out(operation)
         return operations
 
     def why_ended(self) -> RingdError:
@@ -273,7 +289,7 @@ class ClientState:
             "a forked child can't use it"
         )
         for operation in self.pending.values():
-            operation.lock = threading.Lock()
+            operation.lock = OwnedLock()
             operation.give_up(self.ended.copy())
 
     def _ask(self, question: Question) -> bytes:
@@ -308,13 +324,15 @@ class ClientState:
     def _answered(self, request: int, error: Any, result: Any = None) -> tuple[Operation[Any], ...]:
         operation = self.pending.get(request)
         if operation is None:
-            return ()
+            last = self._last_answered
+            return (last,) if last is not None and last.request == request else ()
         if error is not None:
             operation.answer = from_wire(error)
         elif result is not None:
             operation.output = result
-        self._take_out(operation)
+        self._last_answered = operation
         operation.answered = True
+        self._take_out(operation)
         return (operation,)
 
     def _replied(self, request: int, status: Any) -> tuple[Operation[Any], ...]:

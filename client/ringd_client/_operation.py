@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ringd.errors import RingdError
 from ringd.wire.bounds import Bound
+from ringd_client._locks import OwnedLock, refuse_if_mine
 
 T = TypeVar("T")
 
@@ -15,6 +15,12 @@ GRACE_S: Final = 0.25
 """How long after a deadline the client goes on trusting its daemon to end the operation."""
 NO_BOUND: Final = Bound(0.0)
 """Of an operation that has not begun."""
+
+
+UNDEFINED: Final = (
+    ". This call worked in the caller's own memory, in shared memory: the tensor's contents are "
+    "undefined now; restore it before you call again"
+)
 
 
 class UnsentError(Exception):
@@ -56,8 +62,10 @@ class Operation(Generic[T]):
         bound: the call's deadline, as it was asked for.
         recv_timeout_s: its bound of a peer's silence; 0 when it is off.
         epoch: the one it was prepared for.
+        in_place: the daemon writes to the caller's own tensor; errors say so.
         reply: the answer to a status request.
         error: how it failed, once finished; None: it did not.
+        sent: the daemon may know of it.
         detached: nobody is bound to wait for it; a progress thread may have to end it.
     """
 
@@ -71,6 +79,7 @@ class Operation(Generic[T]):
         "error",
         "expires",
         "finished",
+        "in_place",
         "local",
         "lock",
         "offset",
@@ -81,6 +90,7 @@ class Operation(Generic[T]):
         "reply",
         "request",
         "segment",
+        "sent",
         "settlement",
         "spec",
         "watcher",
@@ -114,7 +124,9 @@ class Operation(Generic[T]):
         self.finished = False
         self.released = False
         self.detached = False
-        self.lock = threading.Lock()
+        self.sent = False
+        self.in_place = False
+        self.lock = OwnedLock()
         self.watcher: Callable[[], object] | None = None
 
     def begin(self, began: float, bound: Bound, recv_timeout_s: float = 0.0) -> None:
@@ -155,7 +167,12 @@ class Operation(Generic[T]):
         watcher()
 
     def settle(self) -> None:
-        """After the answer: write the result, free the memory, show the outcome. Once."""
+        """After the answer: write the result, free the memory, show the outcome. Once.
+
+        Raises:
+            ReentrantCallError: this thread was interrupted in the middle of it.
+        """
+        refuse_if_mine(self.lock)
         with self.lock:
             if self.released:
                 return
@@ -173,10 +190,15 @@ class Operation(Generic[T]):
                         RingdError(f"{self.spec}: interrupted while the result was written")
                     )
                     raise
-            self._finish(error)
+            error = self._marked(error)
+            if not self.finished:  # no call between: a signal handler may raise at its door
+                self.error = error
+                self.finished = True
+                self._notify()
 
     def withdraw(self, error: RingdError) -> None:
         """End an operation that was not posted: the daemon never had its region."""
+        self.in_place = False
         self.answer = error
         self.answered = True
         self.settle()
@@ -193,10 +215,22 @@ class Operation(Generic[T]):
 
     def _finish(self, error: RingdError | None) -> None:
         if not self.finished:
-            self.error = error
+            self.error = self._marked(error)
             self.finished = True
-            if self.watcher is not None:
-                self.watcher()
+            self._notify()
+
+    def _marked(self, error: RingdError | None) -> RingdError | None:
+        """The error, with what it means for the caller's tensor."""
+        if error is None or not self.in_place:
+            return error
+        told = {**error.fields, "in_place": True}
+        marked = type(error)(error.message.rstrip(".") + UNDEFINED, **told)
+        marked.__cause__ = error.__cause__
+        return marked
+
+    def _notify(self) -> None:
+        if self.watcher is not None:
+            self.watcher()
 
 
 class Question(Operation[Any]):

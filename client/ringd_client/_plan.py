@@ -417,7 +417,11 @@ class Planner:
             settlement = Region(
                 self.arena, None, segment, sink, output, result, kind.result_bytes, tensor
             )
-        return Operation(kind.spec, kind.packed, segment.number, start, settlement)
+        operation: Operation[Any] = Operation(
+            kind.spec, kind.packed, segment.number, start, settlement
+        )
+        operation.in_place = kind.home == "output"  # an input is only read
+        return operation
 
     def _on_root(self, name: str, value: Any, root: int) -> tuple[Carrier | None, Any]:
         """The argument that only the root has."""

@@ -7,12 +7,15 @@ operation is looked after within TICK_S, not at once.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Protocol
 
 from ringd_client._core import ClientState
+from ringd_client._locks import OwnedLock
 from ringd_client._operation import Operation
 
 TICK_S: Final = 0.002
@@ -39,8 +42,8 @@ class Progress:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._answered: deque[Operation[Any]] = deque()
-        self._bell = threading.Event()
-        self._starting = threading.Lock()
+        self._bell: SimpleQueue[None] = SimpleQueue()  # a handler may ring while we do
+        self._starting = OwnedLock()
         self._thread: threading.Thread | None = None
         self._parked = False
         self._stopped = False
@@ -51,24 +54,28 @@ class Progress:
         if self._thread is None:
             self._start()
         elif self._parked:
-            self._bell.set()
+            self._bell.put(None)
 
     def hasten(self) -> None:
         """End a nap: somebody depends on an operation that no thread waits for."""
-        self._bell.set()
+        self._bell.put(None)
 
     def hand_over(self, operation: Operation[Any]) -> None:
         """An operation was answered, and its result is to be written by somebody."""
         self._answered.append(operation)
         if self._parked:
-            self._bell.set()
+            self._bell.put(None)
 
-    def stop(self) -> None:
-        """End the thread (its connection has hung up), and finish what was handed over."""
+    def dismiss(self) -> None:
+        """Tell the thread to end; its connection has hung up."""
         with self._starting:
             self._stopped = True
-            thread = self._thread
-        self._bell.set()
+        self._bell.put(None)
+
+    def stop(self) -> None:
+        """End the thread, and finish what was handed over."""
+        self.dismiss()
+        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()
         self._settle_answered()
@@ -79,7 +86,12 @@ class Progress:
                 self._thread = threading.Thread(
                     target=self._run, name="ringd-progress", daemon=True
                 )
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except BaseException:
+                    if not self._thread.is_alive():
+                        self._thread = None
+                    raise
 
     def _run(self) -> None:
         quiet_ticks = 0
@@ -96,16 +108,19 @@ class Progress:
 
     def _nap(self, timeout_s: float | None) -> None:
         """Sleep; without a timeout, until somebody rings."""
-        self._bell.clear()
+        while not self._bell.empty():
+            self._bell.get()
         self._parked = timeout_s is None
         busy = self._answered or self._stopped or not self._reader.state.attended
         if not (self._parked and busy):
-            self._bell.wait(timeout_s)
+            with contextlib.suppress(Empty):
+                self._bell.get(timeout=timeout_s)
         self._parked = False
 
     def _settle_answered(self) -> None:
-        while self._answered:
-            self._answered.popleft().settle()
+        with contextlib.suppress(IndexError):  # of two threads one finds it empty
+            while True:
+                self._answered.popleft().settle()
 
     def _expire(self) -> None:
         now = time.monotonic()

@@ -21,6 +21,8 @@ RECV_SLICE_S: Final = 0.05
 SEND_BUFFER_BYTES: Final = 1 << 20
 FAREWELL_S: Final = 0.25
 """How long a goodbye waits for the daemon to close its end."""
+NOTHING: Final = 0xC1
+"""No datagram begins with it: the buffer holds none that is still to be taken in."""
 _RECV_TIMEOUT = struct.pack("ll", 0, int(RECV_SLICE_S * 1e6))
 
 
@@ -58,6 +60,7 @@ class Transport:
         self._read_poll.register(sock, select.POLLIN)
         self._watch_poll = select.poll()
         self._watch_poll.register(sock, select.POLLIN)
+        self.taken_in()
 
     def fileno(self) -> int:
         """The descriptor, for an event loop."""
@@ -101,6 +104,31 @@ class Transport:
             return None
         return self._view[:size]
 
+    def taken_in(self) -> None:
+        """What the last :meth:`receive` returned needs no other look."""
+        self._buffer[0] = NOTHING
+
+    def left_over(self) -> memoryview | None:
+        """What a receiver had read and could not take in: a signal handler came between.
+
+        How long it was is not known, so something may follow the message.
+        """
+        return None if self._buffer[0] == NOTHING else self._view
+
+    def receive_aside(self, until: float) -> bytes | None:
+        """As :meth:`receive`, beside a receiver on the same thread that a handler has interrupted.
+
+        None: nothing came until then.
+        """
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        if not poll.poll(_milliseconds(until)):
+            return None
+        try:
+            return self._sock.recv(MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+
     def wait_readable(self, until: float) -> bool:
         """Wait for a datagram until the monotonic clock shows ``until``. For the receiver."""
         return bool(self._read_poll.poll(_milliseconds(until)))
@@ -136,7 +164,7 @@ class Transport:
         """
         until = time.monotonic() + FAREWELL_S
         with contextlib.suppress(OSError):
-            while self.wait_readable(until) and self.receive(wait=False):
+            while self.receive_aside(until):
                 pass
 
     def hang_up(self) -> None:

@@ -71,6 +71,7 @@ def connect(
         limit or membership.arena_limit_bytes or default_limit_bytes(),
         connection.announce,
         connection.retract,
+        connection.memory,
     )
     return Communicator(connection, arena, membership, default_timeout_s=default)
 
@@ -85,8 +86,7 @@ def _blocking(
         if self._batch is not None and (batch := self._collecting()):
             return call(batch, *args, **kwargs).output
         operation = call(self, *args, **kwargs)
-        self._connection.post(operation)
-        self._connection.finish(operation)
+        self._connection.perform(operation)
         return operation.output
 
     show_as_method(method, call)
@@ -229,16 +229,21 @@ class Communicator(Caller):
         Cost: as one call of the joint size for each operation. Data is always copied, in and
         out, and that of all_gather and reduce_scatter once more.
         """
-        batch = Batch.open(self, threading.get_ident)
+        batch = Batch.prepared(self, threading.get_ident)
         try:
-            yield
-        except BaseException:
-            batch.abandon()
-            raise
-        try:
-            self._finish_all(batch.operations())
+            try:
+                self._batch = batch
+                yield
+            except BaseException:
+                batch.abandon()
+                raise
+            try:
+                self._finish_all(batch.operations())
+            finally:
+                batch.conclude()
         finally:
-            batch.conclude()
+            if self._batch is batch:  # a signal handler raised before it was abandoned
+                self._batch = None
 
     # ------------------------------------------------------------ messages
 
@@ -371,6 +376,9 @@ class Communicator(Caller):
     def close(self) -> None:
         """Wait for operations in flight, up to their deadlines; then leave the group.
 
+        In a signal handler that has interrupted a call, which can't go on meanwhile, nothing is
+        waited for: the call ends with CommunicatorClosedError.
+
         That of the world says goodbye and disconnects, which ends all others. A second call
         does nothing. Tensors of ``empty`` keep their memory.
         """
@@ -402,9 +410,10 @@ class Communicator(Caller):
             if self._state.close_group(self.group, self.epoch):
                 self._connection.free_group(self.group, wait=wait)
             return
-        self._connection.close(leaving, wait=wait)
+        is_closed = self._connection.close(leaving, wait=wait)
         self._arena.close()
-        _process.closed(self)
+        if is_closed:
+            _process.closed(self)
 
     # ------------------------------------------------------------ posting and waiting
 
@@ -415,8 +424,7 @@ class Communicator(Caller):
         try:
             while True:
                 operation = next(steps)
-                self._connection.post(operation)
-                self._connection.finish(operation)
+                self._connection.perform(operation)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -429,15 +437,15 @@ class Communicator(Caller):
         Raises:
             RingdError: the first failure.
         """
-        posted, failure = self._post_all(operations)
         try:
+            posted, failure = self._post_all(operations)
             for operation in posted:
                 try:
                     self._connection.finish(operation)
                 except RingdError as exc:
                     failure = failure or exc
         except BaseException:
-            for operation in posted:
+            for operation in operations:
                 operation.give_up(RingdError("its caller was interrupted"))
             raise
         if failure is not None:

@@ -53,6 +53,9 @@ HELLO, SEGMENT, DROP_SEGMENT, SUBMIT, POISON, STATUS, GOODBYE, FREE_GROUP, DUMP 
 REFORM, NEWCOMERS, OPEN_GROUP = range(10, 13)
 WELCOME, REFUSED, DONE, STATUS_REPLY, BYE, DUMP_REPLY = range(65, 71)
 
+_UNREADABLE = (ValueError, TypeError, ArithmeticError, MemoryError, msgpack.UnpackException)
+"""What msgpack raises. Not every Exception: a signal handler may raise one here."""
+
 
 def pack(*message: Any) -> bytes:
     """One datagram."""
@@ -60,16 +63,25 @@ def pack(*message: Any) -> bytes:
     return data
 
 
-def unpack(data: bytes | memoryview) -> list[Any]:
+def unpack(data: bytes | memoryview, *, followed: bool = False) -> list[Any]:
     """The message in a datagram.
+
+    Args:
+        followed: anything may follow the message.
 
     Raises:
         ValueError: not an array that begins with a number.
     """
     try:
-        message = msgpack.unpackb(data)
-    except Exception as exc:  # msgpack raises several unrelated classes
+        message = _first(data) if followed else msgpack.unpackb(data)
+    except _UNREADABLE as exc:
         raise ValueError(f"not a ringd message: {exc}") from None
     if not isinstance(message, list) or not message or type(message[0]) is not int:
         raise ValueError("not a ringd message: an array that begins with its kind is wanted")
     return message
+
+
+def _first(data: bytes | memoryview) -> Any:
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(data)
+    return unpacker.unpack()

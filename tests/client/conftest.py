@@ -107,3 +107,11 @@ def eventually(condition: Callable[[], object], within_s: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"
         time.sleep(0.002)
+
+
+def is_held(lock: Any) -> bool:
+    """Whether another thread has it."""
+    if lock.acquire(blocking=False):
+        lock.release()
+        return False
+    return True

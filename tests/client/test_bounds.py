@@ -18,7 +18,7 @@ import ringd_client
 from ringd.errors import DaemonLostError, InvalidArgumentError, InvalidTensorError, RingdError
 from ringd.wire.bounds import OF_CALL, OF_COMMUNICATOR, OF_DAEMON
 from ringd_client import Communicator, Recv
-from tests.client.conftest import eventually
+from tests.client.conftest import eventually, is_held
 from tests.client.stub_cluster import Cluster
 from tests.client.stub_daemon import StubDaemon
 
@@ -169,6 +169,53 @@ def test_a_wait_takes_any_time_from_nothing_on(
     handle.wait()
 
 
+@pytest.mark.parametrize("timeout_s", [True, "5", float("nan"), float("inf"), 0, -1, [5]])
+def test_what_is_no_time_is_refused_wherever_one_is_taken(
+    comm: Communicator, daemon: StubDaemon, timeout_s: Any
+) -> None:
+    tensor, wrong = torch.ones(3), {"timeout_s": timeout_s}
+    handle = comm.barrier_async()
+    calls: list[Callable[[], Any]] = [
+        lambda: comm.all_reduce(tensor, **wrong),
+        lambda: comm.all_reduce(tensor, recv_timeout_ms=timeout_s),
+        lambda: comm.all_reduce_async(tensor, **wrong),
+        lambda: comm.send(tensor, 0, **wrong),
+        lambda: comm.batch_p2p([Recv(tensor, 0)], **wrong),
+        lambda: comm.all_gather_object(1, **wrong),
+        lambda: comm.sync_state({}, **wrong),
+        lambda: comm.new_group([0, 1], **wrong),
+        lambda: comm.split(0, **wrong),
+        lambda: comm.status(**wrong),
+        lambda: comm.newcomers(**wrong),
+        lambda: comm.reform(**wrong),
+        lambda: ringd_client.connect(socket=daemon.path, **wrong),
+        lambda: ringd_client.connect(socket=daemon.path, default_timeout_s=timeout_s),
+    ]
+    if timeout_s != 0:
+        calls.append(lambda: handle.wait(timeout_s))
+    for n, call in enumerate(calls):
+        with pytest.raises(ValueError, match="is a positive number.* and finite, not") as caught:
+            call()
+        assert isinstance(caught.value, RingdError), n
+
+
+@pytest.mark.parametrize("timeout_s", [1e300, 2**62, 10**400, 366 * 86400])
+def test_a_time_without_end_is_a_year(daemon: StubDaemon, timeout_s: Any) -> None:
+    year_s = 365 * 86400.0
+    connected = ringd_client.connect(
+        socket=daemon.path, timeout_s=timeout_s, default_timeout_s=timeout_s
+    )
+    with connected as comm:
+        assert comm.default_timeout_s == year_s
+        assert daemon.log[0][1]["timeout_s"] <= year_s
+        comm.barrier(timeout_s=timeout_s, recv_timeout_ms=timeout_s)
+        assert bound_of(daemon)[0] == year_s
+        comm.barrier_async().wait(timeout_s)
+        comm.status(timeout_s=timeout_s)
+        comm.reform(timeout_s=timeout_s)
+        assert daemon.reforms[-1]["timeout_s"] == year_s
+
+
 def test_a_refused_call_waits_no_longer_than_its_deadline_for_a_daemon_that_does_not_read(
     comm: Communicator, daemon: StubDaemon
 ) -> None:
@@ -186,7 +233,7 @@ def test_a_refused_call_waits_no_longer_than_its_deadline_for_a_daemon_that_does
     def stuck() -> bool:
         count = len(comm._state.pending)
         time.sleep(0.3)
-        return count == len(comm._state.pending) and comm._connection._sending.locked()
+        return count == len(comm._state.pending) and is_held(comm._connection._sending)
 
     eventually(stuck)
     began = time.monotonic()

@@ -21,7 +21,7 @@ from ringd.errors import (
 )
 from ringd.wire import ipc
 from ringd_client import Communicator
-from tests.client.conftest import eventually
+from tests.client.conftest import eventually, is_held
 from tests.client.stub_daemon import StubDaemon
 
 
@@ -119,7 +119,7 @@ def test_a_call_does_not_wait_longer_because_another_thread_is_stuck_in_sending(
     def stuck() -> bool:
         count = len(comm._state.pending)
         time.sleep(0.3)
-        return count == len(comm._state.pending) and comm._connection._sending.locked()
+        return count == len(comm._state.pending) and is_held(comm._connection._sending)
 
     eventually(stuck)
     elapsed_s, error = timed(lambda: comm.barrier(timeout_s=0.1))

@@ -15,6 +15,7 @@ from ringd.errors import (
     ArenaFullError,
     CollectiveMismatchError,
     InvalidArgumentError,
+    RingdError,
     UnsupportedTypeError,
 )
 from ringd.wire import ipc
@@ -138,13 +139,46 @@ def test_after_a_failure_the_contents_are_kept_only_when_asked_for(
     ]
     daemon.script = lambda s: CollectiveMismatchError("differs")
     for call in calls:
-        with pytest.raises(CollectiveMismatchError):
+        with pytest.raises(CollectiveMismatchError) as caught:
             call()
         assert (tensor.tolist() == [1.0] * 6) is preserve_input
+        assert caught.value.in_place is not preserve_input
+        assert ("restore it before you call again" in str(caught.value)) is not preserve_input
         tensor.fill_(1)
     daemon.script = lambda s: None
     calls[0]()
     assert tensor.tolist() == [3.0] * 6
+
+
+def test_only_a_call_that_wrote_to_the_callers_memory_says_so(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    shared, ordinary = comm.empty(6), torch.ones(6)
+    daemon.script = lambda s: CollectiveMismatchError("differs")
+    calls: list[Callable[[], Any]] = [
+        lambda: comm.all_reduce(ordinary),
+        lambda: comm.all_reduce(shared, op=ringd_client.premul_sum(2.0)),
+        lambda: comm.broadcast(shared, comm.rank),  # it is only read
+        lambda: comm.all_reduce(shared, op="no such"),  # nothing was posted
+        lambda: comm.all_reduce_async(ordinary).wait(),
+    ]
+    for call in calls:
+        with pytest.raises(RingdError) as caught:
+            call()
+        assert not caught.value.in_place
+        assert "restore" not in str(caught.value)
+    handle = comm.all_reduce_async(shared)
+    for _ in range(2):
+        with pytest.raises(CollectiveMismatchError, match="restore it") as again:
+            handle.wait()
+        assert again.value.fields["in_place"] is True
+
+
+def test_a_call_that_is_given_up_says_so_too(comm: Communicator, daemon: StubDaemon) -> None:
+    daemon.script = lambda s: "mute"
+    with pytest.raises(RingdError, match="restore it") as caught:
+        comm.all_reduce(comm.empty(6), timeout_s=0.05)
+    assert caught.value.in_place
 
 
 @pytest.mark.parametrize("library", ["torch", "numpy"])

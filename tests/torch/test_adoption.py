@@ -106,8 +106,13 @@ def test_a_forked_child_sees_it_and_can_not_change_it(both: Both) -> None:
 
 
 def test_after_a_failed_call_it_serves_on(both: Both) -> None:
-    for told, after, guest_bytes in both(adoption.failed, 2, ONLY_OURS)["ringd"]:
+    for told, copied, after, guest_bytes in both(adoption.failed, 2, ONLY_OURS)["ringd"]:
         assert told["class"] == "CollectiveMismatchError"
+        assert told["fields"]["in_place"]
+        assert "restore it before you call again" in told["text"]
+        assert copied["class"] == "CollectiveMismatchError"
+        assert "in_place" not in copied["fields"]
+        assert "restore it" not in copied["text"]
         assert same(total(2), after)
         assert guest_bytes == BYTES
 

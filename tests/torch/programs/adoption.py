@@ -219,7 +219,8 @@ def failed() -> Any:
     tensor = reduced(torch.empty(COUNT), where=where)
     called = tensor if dist.get_rank() else tensor[:-1]
     told = caught(lambda: dist.all_reduce(called, group=where))
-    return told, reduced(tensor, 1, where), arena().guest_bytes
+    copied = caught(lambda: dist.all_reduce(torch.ones(4 + dist.get_rank()), group=where))
+    return told, copied, reduced(tensor, 1, where), arena().guest_bytes
 
 
 def peer_dies(which: int) -> Any:
