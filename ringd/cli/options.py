@@ -27,6 +27,10 @@ def _option(name: str, text: str, panel: str, metavar: str | None = None) -> obj
 JobId = Annotated[
     str | None, _option("--job-id", "Name of the job. (default: default)", _JOB, "NAME")
 ]
+AskedJob = Annotated[
+    str | None,
+    _option("--job-id", "Whose daemons to ask, where several jobs run here.", _JOB, "NAME"),
+]
 Rank = Annotated[int | None, _option("--rank", "Our rank.", _JOB, "R")]
 AskedRank = Annotated[int | None, _option("--rank", "Whose daemon to ask.", _JOB, "R")]
 WorldSize = Annotated[int | None, _option("--world-size", "Number of ranks.", _JOB, "N")]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -125,6 +127,23 @@ def test_status(ringd: Invoke, stand_in: StandIn) -> None:
         {"scope": "daemon", "as_json": False},
     ]
     assert calls[0][0][0].socket_path == Path("x.sock")
+
+
+@pytest.mark.parametrize("command", ["status", "dump"])
+def test_which_of_several_jobs_is_a_question_of_usage(
+    ringd: Invoke, tmp_path: Path, command: str
+) -> None:
+    with contextlib.ExitStack() as daemons:
+        for job in ("run-1", "run-2"):
+            path = tmp_path / "ringd" / job / "0.sock"
+            path.parent.mkdir(parents=True)
+            sock = daemons.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            sock.bind(str(path))
+            sock.listen()
+        result = ringd(command, XDG_RUNTIME_DIR=str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("ringd: which job? Give --job-id NAME, or --socket PATH;")
+    assert ringd(command, XDG_RUNTIME_DIR=str(tmp_path)).exit_code == 4, "there is none"
 
 
 class TestDump:
