@@ -63,10 +63,13 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
     if shutil.which(command[0]) is None:
         hint = f"; try: -- python {command[0]}" if Path(command[0]).is_file() else ""
         raise ConfigError(f"the command {command[0]!r} is not found{hint}")
-    logs.setup("run", level=_log_level(loaded), as_json=loaded.settings.log_json)
+    _set_up_log(loaded)
     if loaded.settings.accounting is not None:
         AccountingFile(loaded.settings.accounting).close()  # before anything is started
     job = _prepare(n, loaded)
+    log.info(
+        "job %s, %d rank(s); to look at it: ringd status --job-id %s", job.job_id, n, job.job_id
+    )
     try:
         return asyncio.run(_run(job, command, max_restarts))
     finally:
@@ -83,6 +86,14 @@ def _keep_dumps(folder: Path) -> None:
         for dump in dumps:
             shutil.move(dump, kept / dump.name)
         log.info("flight recorders of this failure: ringd explain %s/*.json", kept)
+
+
+def _set_up_log(loaded: Loaded) -> None:
+    """The launcher's few lines on the job itself are shown unless a level was asked for that is
+    quieter; those of its other parts (the rendezvous) are not."""
+    logs.setup("run", level=_log_level(loaded), as_json=loaded.settings.log_json)
+    by_default = loaded.origin["log_level"] == "default"
+    log.setLevel(logging.INFO if by_default else logging.NOTSET)
 
 
 def _log_level(loaded: Loaded) -> str:

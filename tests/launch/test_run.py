@@ -124,6 +124,32 @@ def test_what_a_trainer_has_started_ends_with_it(start: Callable[..., Job], owne
     nothing_is_left(owner, job)
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_holds_the_output_of_a_trainer_that_ended_is_named_and_ended(
+    start: Callable[..., Job], owner: str, code: int
+) -> None:
+    """It has a session of its own, so it is not in the trainer's process group."""
+    left = "setsid sh -c 'echo last words; exec sleep 600' & echo $!"
+    job = start(2, f"[ $RINGD_RANK = 0 ] || {{ {left}; exit {code}; }}")
+    assert job.wait(ENDS_WITHIN_S) == code, job.err
+    pid, words = sorted(job.of_rank(1))
+    assert words == "last words"
+    assert f"rank 1 ended, but process {pid} (sleep 600) has its output open still" in job.err
+    assert "Traceback" not in job.err
+    nothing_is_left(owner, job)
+
+
+def test_the_job_id_is_said_once_unless_quiet_was_asked_for(start: Callable[..., Job]) -> None:
+    def said(*flags: str) -> list[str]:
+        job = start(1, "true", "--job-id", "mine", *flags)
+        assert job.wait(ENDS_WITHIN_S) == 0
+        return [line for line in job.err.splitlines() if "mine" in line]
+
+    (line,) = said()
+    assert line.endswith("job mine, 1 rank(s); to look at it: ringd status --job-id mine")
+    assert said("--log-level", "warning") == []
+
+
 def kill(job: Job, owner: str, whom: str) -> None:
     facts = job.facts()["ranks"][1]
     pids: dict[str, Any] = {
