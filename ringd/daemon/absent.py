@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from ringd.engine.failures import ranks_text
 from ringd.errors import RendezvousError
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Whose trainers take part in an epoch while others wait for the next one; no ranks: nobody's,
+    or nobody waits."""
+
+    epoch: int = 0
+    ranks: tuple[int, ...] = ()
 
 
 def daemons_missing(
@@ -40,4 +50,19 @@ def trainers_missing(
         missing=sorted(everyone - here),
         missing_daemons=no_daemon,
         missing_trainers=no_trainer,
+    )
+
+
+def not_let_in(rank: int, running: Running, within: str) -> RendezvousError:
+    """The trainer of ``rank`` came while others ran an epoch, and they asked for no other one."""
+    others = list(running.ranks)
+    return RendezvousError(
+        f"rank {rank} was not let in {within}: {ranks_text(others)} "
+        f"{'is' if len(others) == 1 else 'are'} in epoch {running.epoch}, and who comes later "
+        "takes part from the next epoch on, which they did not ask for. Have their program call "
+        "comm.reform() when comm.newcomers() says that somebody waits, or end the job and start "
+        "all ranks anew.",
+        rank=rank,
+        epoch=running.epoch,
+        running=others,
     )

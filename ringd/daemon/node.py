@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from ringd.daemon.absent import daemons_missing, trainers_missing
+from ringd.daemon.absent import Running, daemons_missing, not_let_in, trainers_missing
 from ringd.daemon.continuity import DaemonContinuity, Office
 from ringd.daemon.mesh import Mesh, Place
 from ringd.daemon.reforming import Reforming, Reply
@@ -157,6 +157,7 @@ class Node:
         self._started = False  # the trainer takes part in the current epoch
         self._joined: list[int] = []
         self._attached: list[int] = []
+        self._running = Running()  # while our trainer waits to be let in
         self._in_group = False
         self.formed = asyncio.Event()
         self.failed: RingdError | None = None
@@ -233,9 +234,11 @@ class Node:
     def _attach_expired(self) -> None:
         trainer = self._trainer
         assert trainer is not None
-        within = f"within {self._attach_timeout_s:g} s"
+        within = f"within {self._attach_timeout_s:.3g} s"
         if self._in_group and not self._agent.connected:
             error = self._continuity.out_of_reach(within)
+        elif self._running.ranks:
+            error = not_let_in(self.rank, self._running, within)
         else:
             error = trainers_missing(
                 self.rank, self.world_size, self._joined, self._attached, within
@@ -448,9 +451,12 @@ class Node:
         if self.engine.link_asked_for(peer):
             self._mesh.dial(peer)
 
-    def on_waiting(self, joined: list[int], attached: list[int]) -> None:
-        """Who is here so far."""
+    def on_waiting(
+        self, joined: list[int], attached: list[int], running: Sequence[int] = (), epoch: int = 0
+    ) -> None:
+        """Who is here so far, and who runs an epoch while others wait."""
         self._joined, self._attached = joined, attached
+        self._running = Running(epoch, tuple(running))
 
     def on_refused(self, text: str) -> None:
         """The rendezvous says that the group can't form as it is."""

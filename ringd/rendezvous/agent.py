@@ -359,7 +359,12 @@ class Agent:
         self._events.on_members(members)
 
     def _hear_waiting(self, fields: dict[str, Any]) -> None:
-        self._events.on_waiting(int_list(fields, "joined"), int_list(fields, "attached"))
+        joined, attached = int_list(fields, "joined"), int_list(fields, "attached")
+        if "running" in fields:
+            epoch, running = _int(fields, "epoch"), int_list(fields, "running")
+            self._events.on_waiting(joined, attached, running, epoch)
+        else:
+            self._events.on_waiting(joined, attached)
 
     def _hear_refused(self, fields: dict[str, Any]) -> None:
         self._events.on_refused(control.field(fields, "text", str))

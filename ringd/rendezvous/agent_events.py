@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,8 +23,11 @@ class AgentEvents(Protocol):
     def on_members(self, members: list[tuple[int, Address]]) -> None:
         """Every rank's daemon is here, at these addresses; again when one was replaced."""
 
-    def on_waiting(self, joined: list[int], attached: list[int]) -> None:
-        """Who is here: ranks with a daemon, and ranks whose trainer waits for the start."""
+    def on_waiting(
+        self, joined: list[int], attached: list[int], running: Sequence[int] = (), epoch: int = 0
+    ) -> None:
+        """Who is here: ranks with a daemon, and ranks whose trainer waits for the start; if some
+        wait while an epoch runs, which, and whose trainers take part in it."""
 
     def on_refused(self, text: str) -> None:
         """The group can't form as it is (an address that peers can't reach, for one). It forms

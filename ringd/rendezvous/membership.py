@@ -86,7 +86,7 @@ class Membership:
         self._majority = majority
         self._dead_after_s = dead_after_s
         self._seats = [Seat() for _ in range(world_size)]
-        self._told: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+        self._told: tuple[tuple[int, ...], ...] = ((), (), ())
         self._met: tuple[int, ...] = ()  # whose addresses all that are here were told
         self._obstructed: tuple[int, ...] = ()  # they are here, and can't be one group
         self._came_at = self._attached_at = 0.0  # the last daemon, the last trainer
@@ -290,13 +290,16 @@ class Membership:
         return None
 
     def _tell_who_waits(self) -> list[Instruction]:
-        joined, attached = here = (self.joined(), self.attached())
-        if here == self._told:
+        joined, attached = self.joined(), self.attached()
+        running = self.running() if attached else ()  # who waits hears whom it waits for
+        if self._told == (joined, attached, running):
             return []
-        self._told = here
+        self._told = joined, attached, running
         whole = len(joined) == self.world_size
         to = tuple(sorted({*attached, *self.running()})) if whole else joined
-        fields = {"joined": list(joined), "attached": list(attached)}
+        fields: dict[str, Any] = {"joined": list(joined), "attached": list(attached)}
+        if running:
+            fields |= {"epoch": self.epoch, "running": list(running)}
         return [Send(to, "waiting", fields)] if to else []
 
     # Epochs
@@ -399,7 +402,7 @@ class Membership:
             out.append(Send((rank,), "start", fields))
             seat.attempt, seat.running = 0, True
         self._wishes.clear()
-        self._told = (self.joined(), self.attached())
+        self._told = self.joined(), self.attached(), ()
         return out
 
     def _detach(self, seat: Seat, event: TrainerDetached) -> list[Instruction]:

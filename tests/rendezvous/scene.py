@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -61,7 +61,9 @@ class Diary:
     def on_members(self, members: list[tuple[int, Address]]) -> None:
         self._write("members", dict(members))
 
-    def on_waiting(self, joined: list[int], attached: list[int]) -> None:
+    def on_waiting(
+        self, joined: list[int], attached: list[int], running: Sequence[int] = (), epoch: int = 0
+    ) -> None:
         self._write("waiting", joined, attached)
 
     def on_refused(self, text: str) -> None:

@@ -253,8 +253,10 @@ def test_no_epoch_starts_before_every_trainer_of_the_one_before_has_ended() -> N
     group = running(2)
     group.say(goodbye(0))
     out = group.attach(0, attempt=2)
-    assert out == [Send((0, 1), "waiting", {"joined": [0, 1], "attached": [0]})]
-    assert group.say(goodbye(1)) == [Send((0,), "left", left(1, 0))]
+    waiting = {"joined": [0, 1], "attached": [0]}
+    assert out == [Send((0, 1), "waiting", {**waiting, "epoch": 1, "running": [1]})]
+    out = group.say(goodbye(1))
+    assert out == [Send((0,), "left", left(1, 0)), Send((0,), "waiting", waiting)]
     assert group.membership.epoch == 1
     assert sends(group.attach(1, attempt=2), "start")[0].fields == begun(2, 2, epoch=2)
 
