@@ -44,11 +44,28 @@ SecretFile = Annotated[
 ]
 MinSize = Annotated[
     int | None,
-    _option("--min-size", "The job may begin with so many ranks, 0: all. (default: 0)", _JOB, "N"),
+    _option(
+        "--min-size", "The first epoch may begin with N ranks; 0: all. (default: 0)", _JOB, "N"
+    ),
+]
+SpareSize = Annotated[
+    int | None,
+    _option(
+        "--min-size",
+        "Begin, and go on, without ranks that do not come or fail, down to N; 0: all are needed. "
+        "(default: 0)",
+        _JOB,
+        "N",
+    ),
 ]
 LastCall = Annotated[
     float | None,
-    _option("--last-call", "... when no other came for so long. (default: 3)", _JOB, "SECONDS"),
+    _option(
+        "--last-call",
+        "With --min-size: how long to wait for another rank. (default: 3)",
+        _JOB,
+        "SECONDS",
+    ),
 ]
 Once = Annotated[
     bool | None,

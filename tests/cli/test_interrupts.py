@@ -55,7 +55,7 @@ def at_work(folder: Path, command: str) -> None:
     elif command == "demo":
         until(lambda: list(folder.glob("ringd-demo-*/log")), "a job runs", ENDS_WITHIN_S)
     else:
-        until(lambda: "listening on" in said(folder), "it listens", ENDS_WITHIN_S)
+        until(lambda: "listens on" in said(folder), "it listens", ENDS_WITHIN_S)
 
 
 @pytest.mark.parametrize(
