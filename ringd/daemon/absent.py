@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from ringd.engine.failures import ranks_text
 from ringd.errors import RendezvousError
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """Whose trainers take part in an epoch while others wait for the next one; no ranks: nobody's,
-    or nobody waits."""
-
-    epoch: int = 0
-    ranks: tuple[int, ...] = ()
+from ringd.rendezvous.agent_events import Presence
 
 
 def daemons_missing(
@@ -31,13 +22,26 @@ def daemons_missing(
     )
 
 
-def trainers_missing(
-    rank: int, n: int, joined: Collection[int], attached: Collection[int], within: str
-) -> RendezvousError:
+def not_let_in(rank: int, presence: Presence, within: str) -> RendezvousError:
+    """Others take part in an epoch without the trainer of ``rank``, and asked for no other one."""
+    others = sorted(presence.running)
+    verb = "is" if len(others) == 1 else "are"
+    return RendezvousError(
+        f"rank {rank} was not let in {within}: {ranks_text(others)} {verb} in epoch "
+        f"{presence.epoch}, and who comes later takes part from the next epoch on, which they did "
+        "not ask for. Have their program call comm.reform() when comm.newcomers() says that "
+        "somebody waits, or end the job and start all ranks anew.",
+        rank=rank,
+        epoch=presence.epoch,
+        running=others,
+    )
+
+
+def trainers_missing(rank: int, n: int, presence: Presence, within: str) -> RendezvousError:
     """Not all trainers came ``within`` ours' time: who has no daemon, and who no trainer."""
     everyone = set(range(n))
-    no_daemon = sorted(everyone - set(joined) - {rank})
-    here = set(attached) | {rank}
+    no_daemon = sorted(everyone - set(presence.joined) - {rank})
+    here = set(presence.attached) | {rank}
     no_trainer = sorted(everyone - here - set(no_daemon))
     parts = [f"{len(here)} of {n} joined {within}"]
     if no_daemon:
@@ -50,19 +54,4 @@ def trainers_missing(
         missing=sorted(everyone - here),
         missing_daemons=no_daemon,
         missing_trainers=no_trainer,
-    )
-
-
-def not_let_in(rank: int, running: Running, within: str) -> RendezvousError:
-    """The trainer of ``rank`` came while others ran an epoch, and they asked for no other one."""
-    others = list(running.ranks)
-    return RendezvousError(
-        f"rank {rank} was not let in {within}: {ranks_text(others)} "
-        f"{'is' if len(others) == 1 else 'are'} in epoch {running.epoch}, and who comes later "
-        "takes part from the next epoch on, which they did not ask for. Have their program call "
-        "comm.reform() when comm.newcomers() says that somebody waits, or end the job and start "
-        "all ranks anew.",
-        rank=rank,
-        epoch=running.epoch,
-        running=others,
     )

@@ -238,7 +238,7 @@ async def _job_over(service: RendezvousService, dead_after_s: float) -> None:
     loop = asyncio.get_running_loop()
     last_seen = loop.time()
     while loop.time() < last_seen + dead_after_s:
-        if service.serves_others or not service.status()["epoch"]:
+        if service.serves_others or not service.had_epoch:
             last_seen = loop.time()
         await asyncio.sleep(LOOK_EVERY_S)
 

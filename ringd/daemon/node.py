@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
-from ringd.daemon.absent import Running, daemons_missing, not_let_in, trainers_missing
+from ringd.daemon.absent import daemons_missing, not_let_in, trainers_missing
 from ringd.daemon.continuity import DaemonContinuity, Office
 from ringd.daemon.mesh import Mesh, Place
 from ringd.daemon.reforming import Reforming, Reply
@@ -31,7 +31,7 @@ from ringd.errors import (
 )
 from ringd.observe.flight import FlightRecorder, Snapshot
 from ringd.rendezvous.agent import Agent, AgentSettings
-from ringd.rendezvous.agent_events import DaemonInfo
+from ringd.rendezvous.agent_events import DaemonInfo, Presence
 from ringd.rendezvous.events import Lost, Start
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
@@ -155,9 +155,7 @@ class Node:
         self._attach_timer: asyncio.TimerHandle | None = None
         self._attach_timeout_s = 0.0
         self._started = False  # the trainer takes part in the current epoch
-        self._joined: list[int] = []
-        self._attached: list[int] = []
-        self._running = Running()  # while our trainer waits to be let in
+        self._presence = Presence()
         self._in_group = False
         self.formed = asyncio.Event()
         self.failed: RingdError | None = None
@@ -237,18 +235,16 @@ class Node:
         within = f"within {self._attach_timeout_s:.3g} s"
         if self._in_group and not self._agent.connected:
             error = self._continuity.out_of_reach(within)
-        elif self._running.ranks:
-            error = not_let_in(self.rank, self._running, within)
+        elif self._presence.running:
+            error = not_let_in(self.rank, self._presence, within)
         else:
-            error = trainers_missing(
-                self.rank, self.world_size, self._joined, self._attached, within
-            )
+            error = trainers_missing(self.rank, self.world_size, self._presence, within)
         self._forget_trainer("gave_up", "waited too long for the others")
         trainer.refuse(error)
 
     def incomplete(self, timeout_s: float) -> RendezvousError:
         """Not all daemons came within ``timeout_s``."""
-        return daemons_missing(self.rank, self.world_size, self._joined, timeout_s)
+        return daemons_missing(self.rank, self.world_size, self._presence.joined, timeout_s)
 
     def detach(self, trainer: Trainer, how: str, detail: str, raised: Raised | None = None) -> None:
         """The trainer is gone: "goodbye", "raised" (by what) or "died"."""
@@ -274,7 +270,7 @@ class Node:
 
     def newcomers(self) -> list[int]:
         """Ranks whose trainer waits to be let in, as far as we were told."""
-        return [rank for rank in self._attached if rank != self.rank]
+        return [rank for rank in self._presence.attached if rank != self.rank]
 
     def _forget_trainer(self, how: str, detail: str, raised: Raised | None = None) -> None:
         epoch = self.engine.world.epoch if self._started else 0
@@ -348,7 +344,7 @@ class Node:
     def on_members(self, members: list[tuple[int, Address]]) -> None:
         """All daemons are here: make the links to the ring neighbours."""
         self.failed = None
-        self._joined = sorted(rank for rank, _ in members)
+        self._presence = replace(self._presence, joined=sorted(rank for rank, _ in members))
         self._mesh.meet(dict(members))
         self.formed.set()
         self.log.info("the group of %d is complete", self.world_size)
@@ -364,7 +360,8 @@ class Node:
         self._continuity.began()
         self.engine.begin_epoch(start.epoch, start.members)
         self._mesh.dial_neighbours(start.members)
-        self._attached = [rank for rank in self._attached if rank not in start.members]
+        waiting = [rank for rank in self._presence.attached if rank not in start.members]
+        self._presence = replace(self._presence, attached=waiting, running=start.members)
         if self._attach_timer is not None:
             self._attach_timer.cancel()
             self._attach_timer = None
@@ -451,12 +448,10 @@ class Node:
         if self.engine.link_asked_for(peer):
             self._mesh.dial(peer)
 
-    def on_waiting(
-        self, joined: list[int], attached: list[int], running: Sequence[int] = (), epoch: int = 0
-    ) -> None:
-        """Who is here so far, and who runs an epoch while others wait."""
-        self._joined, self._attached = joined, attached
-        self._running = Running(epoch, tuple(running))
+    def on_waiting(self, presence: Presence) -> None:
+        """Who is here so far."""
+        self._presence = presence
+        self._reforming.presence = presence
 
     def on_refused(self, text: str) -> None:
         """The rendezvous says that the group can't form as it is."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ringd.daemon.absent import not_let_in
 from ringd.errors import (
     InvalidArgumentError,
     MembershipChangedError,
@@ -13,6 +14,7 @@ from ringd.errors import (
     RendezvousError,
     RingdError,
 )
+from ringd.rendezvous.agent_events import Presence
 
 if TYPE_CHECKING:
     from ringd.engine.engine import Engine
@@ -25,7 +27,11 @@ MIN_ASK_S = 0.05
 
 
 class Reforming:
-    """The wish of one rank's trainer; one at a time."""
+    """The wish of one rank's trainer; one at a time.
+
+    Attributes:
+        presence: who is here.
+    """
 
     def __init__(self, engine: Engine, agent: Agent) -> None:
         self._engine = engine
@@ -34,6 +40,7 @@ class Reforming:
         self._reply: Reply | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._min_size, self._timeout_s, self._until = 1, 0.0, 0.0
+        self.presence = Presence()
 
     @property
     def waits(self) -> bool:
@@ -94,8 +101,11 @@ class Reforming:
 
     def _expire(self) -> None:
         epoch = self._engine.world.epoch
-        if self._agent.connected:
-            error: RingdError = RendezvousError(
+        rank, running = self._engine.rank, self.presence.running
+        if self._agent.connected and running and rank not in running:
+            error: RingdError = not_let_in(rank, self.presence, f"within {self._timeout_s:g} s")
+        elif self._agent.connected:
+            error = RendezvousError(
                 f"no next epoch within {self._timeout_s:g} s: epoch {epoch} is over, and not "
                 f"enough ranks asked for another one (min_size {self._min_size}). Call reform() "
                 "on all that live, start what is missing, or raise timeout_s of reform()",

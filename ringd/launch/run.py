@@ -70,9 +70,7 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
     if loaded.settings.accounting is not None:
         AccountingFile(loaded.settings.accounting).close()  # before anything is started
     job = _prepare(n, loaded)
-    log.info(
-        "job %s, %d rank(s); to look at it: ringd status --job-id %s", job.job_id, n, job.job_id
-    )
+    log.info("job %s begins, with %d rank%s", job.job_id, n, "" if n == 1 else "s")
     try:
         return asyncio.run(_run(job, command, max_restarts))
     finally:

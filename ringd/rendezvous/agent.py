@@ -11,7 +11,13 @@ from typing import Any
 
 from ringd.errors import RendezvousError
 from ringd.rendezvous.addresses import is_loopback, loopback_text
-from ringd.rendezvous.agent_events import Advertise, AgentEvents, Continuity, DaemonInfo
+from ringd.rendezvous.agent_events import (
+    Advertise,
+    AgentEvents,
+    Continuity,
+    DaemonInfo,
+    Presence,
+)
 from ringd.rendezvous.comeback import Comeback, Places
 from ringd.rendezvous.heart import Heart
 from ringd.rendezvous.intake import claim_fields, clip, lost_of, pairs, places_of, start_of
@@ -359,12 +365,9 @@ class Agent:
         self._events.on_members(members)
 
     def _hear_waiting(self, fields: dict[str, Any]) -> None:
-        joined, attached = int_list(fields, "joined"), int_list(fields, "attached")
-        if "running" in fields:
-            epoch, running = _int(fields, "epoch"), int_list(fields, "running")
-            self._events.on_waiting(joined, attached, running, epoch)
-        else:
-            self._events.on_waiting(joined, attached)
+        names = ("joined", "attached", "running")
+        joined, attached, running = (int_list(fields, name) for name in names)
+        self._events.on_waiting(Presence(joined, attached, running, _int(fields, "epoch")))
 
     def _hear_refused(self, fields: dict[str, Any]) -> None:
         self._events.on_refused(control.field(fields, "text", str))

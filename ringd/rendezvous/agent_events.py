@@ -17,17 +17,31 @@ Advertise = Callable[[Address], Awaitable[Address]]
 are to dial; may listen only now. By default the host is that local one, never a host name."""
 
 
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """Who of a group is here.
+
+    Attributes:
+        joined: ranks with a daemon.
+        attached: those of them whose trainer waits to be let in.
+        running: those whose trainer takes part in the current epoch.
+        epoch: that one; 0: none began.
+    """
+
+    joined: Sequence[int] = ()
+    attached: Sequence[int] = ()
+    running: Sequence[int] = ()
+    epoch: int = 0
+
+
 class AgentEvents(Protocol):
     """What a daemon hears. Called on the loop's thread, in the order in which it was sent."""
 
     def on_members(self, members: list[tuple[int, Address]]) -> None:
         """Every rank's daemon is here, at these addresses; again when one was replaced."""
 
-    def on_waiting(
-        self, joined: list[int], attached: list[int], running: Sequence[int] = (), epoch: int = 0
-    ) -> None:
-        """Who is here: ranks with a daemon, and ranks whose trainer waits for the start; if some
-        wait while an epoch runs, which, and whose trainers take part in it."""
+    def on_waiting(self, presence: Presence) -> None:
+        """Who is here so far."""
 
     def on_refused(self, text: str) -> None:
         """The group can't form as it is (an address that peers can't reach, for one). It forms

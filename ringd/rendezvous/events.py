@@ -235,7 +235,16 @@ class Drop:
     reason: str
 
 
-Instruction = Send | Drop
+@dataclass(frozen=True, slots=True)
+class BeginAnew:
+    """End all connections and forget their daemons: those that live come back and say what they
+    know, as to a rendezvous that was restarted. The membership that said so is to be replaced by
+    its ``anew()``."""
+
+    reason: str
+
+
+Instruction = Send | Drop | BeginAnew
 
 
 @dataclass(frozen=True, slots=True)

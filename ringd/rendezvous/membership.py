@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from ringd.rendezvous.events import (
+    BeginAnew,
     DaemonAdmitted,
     DaemonJoined,
     DaemonLeft,
@@ -36,19 +37,16 @@ from ringd.rendezvous.events import (
     TrainerAttached,
     TrainerDetached,
 )
+from ringd.rendezvous.gathering import Gathering
 from ringd.rendezvous.link_verdict import GATHER_LINK_REPORTS_S, LinkReports, judge
-from ringd.rendezvous.recovery import Recovery
+from ringd.rendezvous.recovery import TOO_FEW_BACK, Recovery
 from ringd.rendezvous.reforming import Wishes, ranks_text
-from ringd.rendezvous.seats import Seat, obstacle
+from ringd.rendezvous.seats import Seat
 from ringd.rendezvous.sentences import Sentences
+from ringd.rendezvous.silence import Silence
 
 DEAD_AFTER_S = 3.0
 MAX_VERDICTS = 16
-TOO_FEW_BACK = (
-    "the rendezvous was lost, and not enough members of the last epoch have come to the one that "
-    "followed it: {missing} may go on elsewhere without these. Mend the network and connect "
-    "again, or allow it with quorum=any if there can be no other side"
-)
 LAST_CALL_S = 3.0
 """How long after the last arrival a group that may be smaller waits for others."""
 
@@ -78,20 +76,24 @@ class Membership:
         majority: bool = False,
         unreachable: Set[int] = frozenset(),
     ) -> None:
+        self._rules: dict[str, Any] = {
+            "dead_after_s": dead_after_s,
+            "gather_s": gather_s,
+            "min_size": min_size,
+            "last_call_s": last_call_s,
+            "majority": majority,
+        }
         self.world_size = world_size
         self.epoch = 0
         self.members: tuple[int, ...] = ()
-        self._min_size = min_size or world_size
-        self._last_call_s = last_call_s
         self._majority = majority
         self._dead_after_s = dead_after_s
+        self._silence = Silence(dead_after_s)
         self._seats = [Seat() for _ in range(world_size)]
-        self._told: tuple[tuple[int, ...], ...] = ((), (), ())
-        self._met: tuple[int, ...] = ()  # whose addresses all that are here were told
-        self._obstructed: tuple[int, ...] = ()  # they are here, and can't be one group
-        self._came_at = self._attached_at = 0.0  # the last daemon, the last trainer
+        self._gathering = Gathering(self._seats, min_size or world_size, last_call_s)
         self._left: set[int] = set()  # members that said goodbye
         self._wishes = Wishes()
+        self._all_lost = False  # every member was; those that ask for the next epoch come back
         self._changed = False  # a member asked for the next epoch: this one is over
         self._announced: set[int] = set()  # ranks lost in the current epoch
         self._link_reports = LinkReports(gather_s)
@@ -100,7 +102,22 @@ class Membership:
         self.n_verdicts = 0
         self._verdicts: deque[Lost] = deque(maxlen=MAX_VERDICTS)
 
+    def anew(self) -> Membership:
+        """One that knows of no daemon, as if the rendezvous had been restarted (ADR 16): only the
+        verdicts, and what has a number, it goes on with."""
+        fresh = Membership(self.world_size, **self._rules)
+        fresh.members = self.members  # they are missed, as far as another rendezvous asks
+        fresh.n_verdicts = self.n_verdicts
+        fresh._verdicts.extend(self._verdicts)
+        fresh._recovery.highest = self.highest_epoch
+        return fresh
+
     # Queries
+
+    @property
+    def highest_epoch(self) -> int:
+        """Of all that ever began, as far as is known; 0: none did."""
+        return max(self.epoch, self._recovery.highest)
 
     def refusal(self, rank: int) -> str | None:
         """Why no daemon may take the place of ``rank`` now; None when one may."""
@@ -115,15 +132,15 @@ class Membership:
 
     def next_deadline(self) -> float | None:
         """When a Tick is due if nothing else happens."""
-        times = [seat.heard_at + self._dead_after_s for seat in self._seats if seat.peer]
-        times += [
+        times = [
             due
             for due in (
+                self._silence.next_deadline(),
                 self._link_reports.judge_at,
                 self._sentences.next_deadline(),
                 self._recovery.next_deadline(),
                 self._wishes.next_deadline(),
-                self._last_call(),
+                self._gathering.last_call(),
             )
             if due is not None
         ]
@@ -131,15 +148,15 @@ class Membership:
 
     def joined(self) -> tuple[int, ...]:
         """Ranks whose daemon is here."""
-        return tuple(r for r, seat in enumerate(self._seats) if seat.daemon is not None)
+        return self._gathering.joined()
 
     def attached(self) -> tuple[int, ...]:
         """Ranks whose trainer waits to be let in."""
-        return tuple(r for r, seat in enumerate(self._seats) if seat.attempt)
+        return self._gathering.attached()
 
     def running(self) -> tuple[int, ...]:
         """Ranks whose trainer takes part in the current epoch."""
-        return tuple(r for r, seat in enumerate(self._seats) if seat.running)
+        return self._gathering.running()
 
     def outnumbered(self) -> bool:
         """Whether half of the last epoch's members, or more, are not here."""
@@ -164,6 +181,9 @@ class Membership:
 
     def apply(self, event: Event, now: float) -> list[Instruction]:
         """Take one event in at the time ``now``; what is to be done, in order."""
+        if self._is_in_vain(event, now):
+            text = "it was held up or cut off, and can't know which of its daemons live"
+            return [BeginAnew(text)]
         if isinstance(event, Tick):
             out = self._tick(now)
         else:
@@ -174,13 +194,20 @@ class Membership:
             out += self._from_daemon(waited, now)
         return [*out, *self._sentences.ended(now), *self._advance(now)]
 
+    def _is_in_vain(self, event: Event, now: float) -> bool:
+        """Whether a loss would say nothing of the daemon: it was us who could not be reached."""
+        if isinstance(event, Tick):
+            return self._silence.total(now)
+        if not isinstance(event, DaemonAdmitted) and self._seats[event.rank].peer:
+            self._silence.heard(event.rank, now)
+        return isinstance(event, DaemonLost) and self._silence.in_doubt(now)
+
     def _from_daemon(self, event: FromDaemon, now: float) -> list[Instruction]:
         seat = self._seats[event.rank]
         if isinstance(event, DaemonAdmitted):
             return self._admit(seat, event, now)
         if not seat.peer:
             return []
-        seat.heard_at = now
         match event:
             case Heartbeat():
                 return []
@@ -217,9 +244,8 @@ class Membership:
 
     def _tick(self, now: float) -> list[Instruction]:
         out: list[Instruction] = []
-        for rank, seat in enumerate(self._seats):
-            if seat.peer and now >= seat.heard_at + self._dead_after_s:
-                out += self._drop(rank, f"silent for {self._dead_after_s:g} s")
+        for rank in self._silence.lost(now):
+            out += self._drop(rank, f"silent for {self._dead_after_s:g} s")
         if reports := self._link_reports.due(now):
             out += self._judge_links(reports)
         return out
@@ -229,14 +255,15 @@ class Membership:
     def _admit(self, seat: Seat, event: DaemonAdmitted, now: float) -> list[Instruction]:
         if seat.peer:
             raise ValueError(self.refusal(event.rank))
-        seat.peer, seat.remote, seat.heard_at = event.peer, event.remote, now
+        seat.peer, seat.remote = event.peer, event.remote
+        self._silence.heard(event.rank, now)
         return []
 
     def _join(self, seat: Seat, event: DaemonJoined, now: float) -> list[Instruction]:
         if seat.daemon is not None:
             return self._drop(event.rank, "it joined twice")
         seat.daemon = event
-        self._came_at = now
+        self._gathering.daemon_came(now)
         return self._recovery.joined(event, now)
 
     def _drop(self, rank: int, reason: str) -> list[Instruction]:
@@ -245,10 +272,10 @@ class Membership:
     def _vacate(self, rank: int, case: str, detail: str) -> list[Instruction]:
         was_running = self._seats[rank].running
         self._seats[rank] = Seat()
+        self._silence.gone(rank)
         self._sentences.gone(rank)
         self._wishes.forget(rank)
-        self._met = tuple(r for r in self._met if r != rank)
-        self._obstructed = ()
+        self._gathering.gone(rank)
         self._link_reports.forget(rank)
         if self._recovery.gone(rank, case, detail) or not was_running:
             return []
@@ -256,51 +283,8 @@ class Membership:
 
     def _advance(self, now: float) -> list[Instruction]:
         """Tell addresses, the start, or who is here, as far as that changed."""
-        return [*self._introduce(now), *self._next_epoch(now), *self._tell_who_waits()]
-
-    def _introduce(self, now: float) -> list[Instruction]:
-        """Tell all who are here each other's addresses, once they are enough."""
-        joined, running = self.joined(), self.running()
-        told = joined in (self._met, self._obstructed) or set(joined) < set(self._met)
-        if told or self._recovery.waiting:
-            return []
-        in_time = now < self._came_at + self._last_call_s
-        few = len(joined) < self._min_size or in_time
-        if len(joined) < self.world_size and not running and few:
-            return []
-        text = obstacle(self._seats)
-        if text is not None:
-            self._obstructed = joined
-            refused = tuple(rank for rank in joined if rank not in running)
-            return [Send(refused, "refused", {"text": text})]
-        self._met = joined
-        daemons = (seat.daemon for seat in self._seats)
-        members = [[d.rank, d.address.host, d.address.port] for d in daemons if d is not None]
-        return [Send(joined, "members", {"members": members})]
-
-    def _last_call(self) -> float | None:
-        """When a group that may be smaller than all begins, if nobody else comes."""
-        if self._min_size == self.world_size or self.running():
-            return None
-        joined = self.joined()
-        if joined not in (self._met, self._obstructed) and len(joined) >= self._min_size:
-            return self._came_at + self._last_call_s
-        if len(self._newcomers()) >= self._min_size:
-            return self._attached_at + self._last_call_s
-        return None
-
-    def _tell_who_waits(self) -> list[Instruction]:
-        joined, attached = self.joined(), self.attached()
-        running = self.running() if attached else ()  # who waits hears whom it waits for
-        if self._told == (joined, attached, running):
-            return []
-        self._told = joined, attached, running
-        whole = len(joined) == self.world_size
-        to = tuple(sorted({*attached, *self.running()})) if whole else joined
-        fields: dict[str, Any] = {"joined": list(joined), "attached": list(attached)}
-        if running:
-            fields |= {"epoch": self.epoch, "running": list(running)}
-        return [Send(to, "waiting", fields)] if to else []
+        told = [] if self._recovery.waiting else self._gathering.introduce(now)
+        return [*told, *self._next_epoch(now), *self._gathering.tell_who_waits(self.epoch)]
 
     # Epochs
 
@@ -308,11 +292,11 @@ class Membership:
         if seat.running or seat.attempt:
             return self._drop(event.rank, "it attached a second trainer")
         seat.attempt = event.attempt
-        self._attached_at = now
-        self._obstructed = ()  # it is to hear of the obstacle, too
+        self._gathering.trainer_came(now)
         return []
 
     def _reform(self, seat: Seat, event: ReformWanted, now: float) -> list[Instruction]:
+        seat.running = seat.running or self._is_survivor(event)
         if not seat.running:  # the others went on without it: it comes as a new one
             return self._attach(seat, TrainerAttached(event.rank, event.attempt), now)
         if event.epoch != self.epoch or event.rank in self._wishes.asked:
@@ -325,23 +309,30 @@ class Membership:
         fields = {"epoch": self.epoch, "rank": event.rank}
         return [Send(to, "changed", fields)] if to else []
 
-    def _newcomers(self) -> tuple[int, ...]:
-        """Trainers that may be let in."""
-        return tuple(rank for rank in self.attached() if rank in self._met)
+    def _is_survivor(self, event: ReformWanted) -> bool:
+        """Whether it was called lost, as all others of its epoch were: they go on together."""
+        if event.epoch != self.epoch or self._recovery.waiting:
+            return False
+        self._all_lost = self._all_lost or not self.running()
+        return self._all_lost and event.rank in self.members and event.rank not in self._left
+
+    def _survivors(self) -> Sequence[int]:
+        """Who may ask for the next epoch as a member of this one."""
+        if not self._all_lost:
+            return self.running()
+        seats = self._seats
+        return [r for r in self.members if r not in self._left and not seats[r].attempt]
 
     def _next_epoch(self, now: float) -> list[Instruction]:
         if self._recovery.waiting:
             text = TOO_FEW_BACK.format(missing=ranks_text(self._recovery.absent()))
             return self._refuse(self._wishes.overdue(now), text)
-        new = self._newcomers()
+        new = self._gathering.newcomers()
         if not self.running():
-            in_time = now < self._attached_at + self._last_call_s
-            if len(new) < self._min_size or (len(new) < self.world_size and in_time):
-                return []
-            return self._start(new, None)
+            return self._start(new, None) if self._gathering.may_begin(now) else []
         wishes = self._wishes
         due = wishes.next_deadline()
-        late = [rank for rank in self.running() if rank not in wishes.asked]
+        late = [rank for rank in self._survivors() if rank not in wishes.asked]
         if due is None or (late and now < due):
             return []
         choice = wishes.choose(self.members, self._left, new, majority=self._majority)
@@ -367,8 +358,7 @@ class Membership:
     def _any_silent(self, ranks: Sequence[int]) -> bool:
         """Whether one of ``ranks`` may be dead, and therefore out of its peers' reach: nobody is
         left out in its favour."""
-        told_at = self._wishes.cut_told_at
-        return any(self._seats[rank].heard_at <= told_at for rank in ranks)
+        return any(self._silence.since(rank, self._wishes.cut_told_at) for rank in ranks)
 
     def _refuse(self, ranks: Sequence[int], text: str, *, quorum: bool = True) -> list[Instruction]:
         """Tell those of ``ranks`` that asked for the next epoch that they can't be in one."""
@@ -385,11 +375,11 @@ class Membership:
         self._sentences.clear()
         self._left.clear()
         self._link_reports.clear()
-        self._changed = False
+        self._changed = self._all_lost = False
 
     def _start(self, members: Sequence[int], history: dict[str, Any] | None) -> list[Instruction]:
         """The next epoch begins: ``members`` are its seats, in order."""
-        self._begin(max(self.epoch, self._recovery.highest) + 1, tuple(members))
+        self._begin(self.highest_epoch + 1, tuple(members))
         out: list[Instruction] = []
         for rank in members:
             seat, wish = self._seats[rank], self._wishes.asked.get(rank)
@@ -402,7 +392,7 @@ class Membership:
             out.append(Send((rank,), "start", fields))
             seat.attempt, seat.running = 0, True
         self._wishes.clear()
-        self._told = self.joined(), self.attached(), ()
+        self._gathering.begun()
         return out
 
     def _detach(self, seat: Seat, event: TrainerDetached) -> list[Instruction]:

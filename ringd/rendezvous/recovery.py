@@ -29,9 +29,14 @@ from ringd.rendezvous.inquiries import ASKED_ABOUT
 MAX_HELD = 8192
 """Messages that wait until the members are there."""
 ANEW = "it was started anew and knows nothing of the epoch"
-NOT_BACK = "it did not come back to the restarted rendezvous"
+NOT_BACK = "it did not come back to the rendezvous, which had to begin anew"
 BEHIND = "it had not heard that the epoch had begun when the rendezvous went"
 NOT_REACHED = "the rendezvous went, and nothing answers at this rank's address either"
+TOO_FEW_BACK = (
+    "the rendezvous was lost, and not enough members of the last epoch have come to the one that "
+    "followed it: {missing} may go on elsewhere without these. Mend the network and connect "
+    "again, or allow it with quorum=any if there can be no other side"
+)
 OUTLIVED = "it was out of the rendezvous' reach, and the others went on without it"
 
 

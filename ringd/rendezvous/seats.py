@@ -18,7 +18,6 @@ class Seat:
         peer: whose connection holds it; "" while it is vacant.
         remote: that connection came from another host.
         daemon: what its daemon said of itself, once it joined.
-        heard_at: when it was last heard.
         attempt: of the trainer that waits to be let in; 0: none waits.
         running: its trainer takes part in the current epoch.
     """
@@ -26,7 +25,6 @@ class Seat:
     peer: str = ""
     remote: bool = False
     daemon: DaemonJoined | None = None
-    heard_at: float = 0.0
     attempt: int = 0
     running: bool = False
 

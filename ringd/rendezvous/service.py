@@ -14,6 +14,7 @@ from typing import Any
 
 from ringd.rendezvous.addresses import is_loopback
 from ringd.rendezvous.events import (
+    BeginAnew,
     DaemonAdmitted,
     DaemonJoined,
     DaemonLeft,
@@ -170,6 +171,11 @@ class RendezvousService:
         """Whether a daemon is connected, besides the one that holds this service."""
         return bool(self._daemons.keys() - {self._seat})
 
+    @property
+    def had_epoch(self) -> bool:
+        """Whether an epoch ever began."""
+        return self._membership.highest_epoch > 0
+
     def status(self) -> dict[str, Any]:
         """The membership's snapshot."""
         return self._membership.status()
@@ -217,7 +223,7 @@ class RendezvousService:
             reason = "its control connection was closed without a goodbye"
         else:
             reason = f"its control connection broke: {error}"
-        self._log.warning("rank %d: daemon lost, %s", rank, reason)
+        self._log.warning("rank %d: %s", rank, reason)
         self.take(DaemonLost(rank, reason))
         self._daemon_gone(rank)
 
@@ -246,6 +252,9 @@ class RendezvousService:
         self._set_alarm()
 
     def _carry_out(self, instruction: Instruction) -> None:
+        if isinstance(instruction, BeginAnew):
+            self._begin_anew(instruction.reason)
+            return
         if isinstance(instruction, Drop):
             connection = self._daemons.pop(instruction.rank, None)
             self._log.warning("rank %d: daemon dropped, %s", instruction.rank, instruction.reason)
@@ -262,6 +271,14 @@ class RendezvousService:
             connection = self._daemons.get(rank)
             if connection is not None:
                 connection.send_frame(frame)
+
+    def _begin_anew(self, reason: str) -> None:
+        self._log.warning("the rendezvous begins anew: %s", reason)
+        self._membership = self._membership.anew()
+        former, self._daemons = self._daemons, {}
+        for rank, connection in former.items():
+            connection.close()
+            self._daemon_gone(rank)
 
     def _log_telling(self, send: Send) -> None:
         if send.type == "members":

@@ -160,6 +160,13 @@ async def _rendezvous_restarts(job: Job, rng: random.Random) -> None:
     await job.until(job.cluster.in_reach, "all are back", BACK_S)
 
 
+async def _rendezvous_stalls(job: Job, rng: random.Random) -> None:
+    job.cluster.network.stall(RENDEZVOUS)
+    await asyncio.sleep(rng.uniform(0.0, AWAY_S))
+    job.cluster.network.resume(RENDEZVOUS)
+    await job.until(job.cluster.in_reach, "all are back", BACK_S)
+
+
 async def _embedder_dies(job: Job, rng: random.Random) -> None:
     """Its successor leads the others into the next epoch; started anew it has its place again."""
     (seat,) = job.cluster.holders()
@@ -193,6 +200,7 @@ HAPPENINGS = (
     Happening("control reset", _control_reset, central=True),
     Happening("split", _split, central=True),
     Happening("rendezvous restarts", _rendezvous_restarts, harmless=True, central=True),
+    Happening("rendezvous stalls", _rendezvous_stalls, harmless=True, central=True),
     Happening("embedder dies", _embedder_dies, least=3, embedded=True),
     Happening("resets", _resets, harmless=True),
     Happening("pause", _pause, harmless=True),

@@ -28,6 +28,8 @@ HELD_S = 1.6
 """For longer than a short deadline."""
 CUT_S = 1.8
 """Longer still, and shorter than the silence after which a daemon is taken for dead."""
+AWAY_S = 9.0
+"""A rendezvous that stands still does so for up to so long, three times the limit of silence."""
 DOWN_S = 4.0
 """A rendezvous that is restarted is away for up to so long."""
 SPLIT_S = 8.0
@@ -111,6 +113,15 @@ async def _blink(fault: Fault) -> None:
 async def _rendezvous_restarts(fault: Fault) -> None:
     await fault.cluster.kill_rendezvous(fault.rng.choice(_DEATHS))
     fault.rendezvous_after(fault.rng.choice((0.0, fault.rng.uniform(0.0, DOWN_S))))
+
+
+async def _rendezvous_stalls(fault: Fault) -> None:
+    """It is held up, or its host is cut off, and goes on with what piled up meanwhile; the others'
+    calls wait for the victim's."""
+    fault.network.stall(RENDEZVOUS)
+    away_s = fault.rng.uniform(0.0, AWAY_S)
+    fault.later(away_s, fault.network.resume, RENDEZVOUS)
+    await asyncio.sleep(away_s + fault.rng.uniform(0.0, 1.0))
 
 
 # Calls come to their deadline
@@ -229,6 +240,7 @@ KINDS: dict[str, Kind] = {
         Kind("resets", _resets, "none", weight=4),
         Kind("blink", _blink, "none"),
         Kind("rendezvous restarts", _rendezvous_restarts, "none", _ANY, weight=3),
+        Kind("rendezvous stalls", _rendezvous_stalls, "none", weight=3),
         Kind("delay", _delay, "slow"),
         Kind("absent", _absent, "held up", _BOUND, cases=_ABSENT),
         Kind("stopped", _stopped, "held up", _BOUND, cases=_ABSENT | {"trainer stopped"}),

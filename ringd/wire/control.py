@@ -42,7 +42,8 @@ Rendezvous to daemon::
                 exception {type, message, file, line} | nil   why the epoch is over
     left        rank, epoch, next_seq, groups       its trainer said goodbye before those calls
     dial        peer
-    waiting     joined [ranks], attached [ranks]    who is here, and waits to be let in
+    waiting     joined [ranks], attached [ranks], running [ranks], epoch    who is here, waits to
+                be let in, and takes part in that epoch
     refused     text                  the group can't form as it is
     report      request
     status      request, status

@@ -146,7 +146,7 @@ def test_the_job_id_is_said_once_unless_quiet_was_asked_for(start: Callable[...,
         return [line for line in job.err.splitlines() if "mine" in line]
 
     (line,) = said()
-    assert line.endswith("job mine, 1 rank(s); to look at it: ringd status --job-id mine")
+    assert line.endswith(" ringd.run: job mine begins, with 1 rank")
     assert said("--log-level", "warning") == []
 
 

@@ -336,6 +336,10 @@ class Daemons:
         self._service.wait()
         return at
 
+    def rendezvous_signal(self, number: int) -> None:
+        """SIGSTOP, SIGCONT, …"""
+        self._service.send_signal(number)
+
     def restart_rendezvous(self) -> None:
         """Start it anew where it was, and await that it listens."""
         host, _, port = self.rendezvous.rpartition(":")

@@ -109,6 +109,50 @@ def test_a_daemon_that_dies_while_the_rendezvous_is_away_is_named_when_it_is_bac
     all_sum(group, [0, 2, 3])
 
 
+@pytest.mark.parametrize("n", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 5))])
+def test_a_rendezvous_that_stands_still_and_goes_on_costs_no_call(daemons: Make, n: int) -> None:
+    group = daemons(n)
+    group.connect()
+    group.start(faults.reduce_until_error)
+    await_progress(group)
+    group.rendezvous_signal(signal.SIGSTOP)
+    await_in_logs(group, range(n), "the rendezvous is out of reach")
+    await_progress(group)
+    group.rendezvous_signal(signal.SIGCONT)
+    await_in_logs(group, range(n), "the rendezvous is back")
+    await_progress(group)
+    assert "daemon lost" not in group.log("rendezvous")
+    killed_at = group.kill_trainer(n - 1)
+    verdict = one_verdict(group.results(but=n - 1), n - 1, killed_at)
+    assert verdict.startswith("1.")
+    group.start(coordinator.reform, but=n - 1)
+    for change in group.results(but=n - 1):
+        assert change["error"] is None, change
+        assert change["value"] == {"epoch": 2, "ranks": list(range(n - 1))}
+    all_sum(group, range(n - 1))
+
+
+def test_who_dies_while_the_rendezvous_stands_still_is_named_and_nobody_else(
+    daemons: Make,
+) -> None:
+    group = daemons(3)
+    group.connect()
+    all_sum(group)
+    group.rendezvous_signal(signal.SIGSTOP)
+    group.kill_daemon(1)
+    await_in_logs(group, (0, 2), "the rendezvous is out of reach")
+    group.rendezvous_signal(signal.SIGCONT)
+    for rank in (0, 2):
+        until(lambda rank=rank: group.status(rank)["broken"], f"rank {rank} knows of the loss")  # type: ignore[misc]
+    group.start(faults.call, but=1)
+    told = group.results(but=1)
+    one_verdict(told, 1, told[0]["at"])
+    group.start(coordinator.reform, but=1)
+    for change in group.results(but=1):
+        assert change["value"] == {"epoch": 2, "ranks": [0, 2]}, change
+    all_sum(group, [0, 2])
+
+
 def test_trainers_that_attach_while_it_is_away_wait_for_it(daemons: Make) -> None:
     group = daemons(3)
     group.kill_rendezvous()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Protocol
 
 from ringd.rendezvous.agent import Agent, AgentSettings, DaemonInfo
+from ringd.rendezvous.agent_events import Presence
 from ringd.rendezvous.events import Claim, Lost, Start
 from ringd.rendezvous.reach import RetrySettings
 from ringd.rendezvous.service import RendezvousService, ServiceSettings
@@ -61,10 +62,8 @@ class Diary:
     def on_members(self, members: list[tuple[int, Address]]) -> None:
         self._write("members", dict(members))
 
-    def on_waiting(
-        self, joined: list[int], attached: list[int], running: Sequence[int] = (), epoch: int = 0
-    ) -> None:
-        self._write("waiting", joined, attached)
+    def on_waiting(self, presence: Presence) -> None:
+        self._write("waiting", presence.joined, presence.attached)
 
     def on_refused(self, text: str) -> None:
         self._write("refused", text)

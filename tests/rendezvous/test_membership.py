@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ringd.rendezvous.events import (
+    BeginAnew,
     DaemonAdmitted,
     DaemonJoined,
     DaemonLeft,
@@ -73,6 +74,13 @@ def running(world_size: int) -> Group:
     return group
 
 
+def here(
+    joined: list[int], attached: list[int], running: tuple[int, ...] = (), epoch: int = 0
+) -> dict[str, Any]:
+    epoch = epoch or bool(running)
+    return {"joined": joined, "attached": attached, "running": list(running), "epoch": epoch}
+
+
 def goodbye(
     rank: int, epoch: int = 1, next_seq: int = 0, groups: tuple[tuple[int, int], ...] = ()
 ) -> TrainerDetached:
@@ -117,9 +125,9 @@ def sends(out: list[Instruction], kind: str) -> list[Send]:
 
 def test_while_daemons_are_missing_all_who_joined_hear_who_is_here() -> None:
     group = Group(3)
-    assert group.join(1) == [Send((1,), "waiting", {"joined": [1], "attached": []})]
-    assert group.attach(1) == [Send((1,), "waiting", {"joined": [1], "attached": [1]})]
-    assert group.join(0) == [Send((0, 1), "waiting", {"joined": [0, 1], "attached": [1]})]
+    assert group.join(1) == [Send((1,), "waiting", here([1], []))]
+    assert group.attach(1) == [Send((1,), "waiting", here([1], [1]))]
+    assert group.join(0) == [Send((0, 1), "waiting", here([0, 1], [1]))]
 
 
 def test_when_the_last_daemon_came_all_hear_the_members_and_the_trainers_still_wait() -> None:
@@ -129,14 +137,14 @@ def test_when_the_last_daemon_came_all_hear_the_members_and_the_trainers_still_w
     members = [[0, "10.0.0.0", 4000], [1, "10.0.0.1", 4000]]
     assert group.join(0) == [
         Send((0, 1), "members", {"members": members}),
-        Send((1,), "waiting", {"joined": [0, 1], "attached": [1]}),
+        Send((1,), "waiting", here([0, 1], [1])),
     ]
 
 
 @pytest.mark.parametrize("gone", [DaemonLost(1, "reset"), DaemonLeft(1)])
 def test_a_vacant_place_is_taken_anew_and_all_hear_the_members_again(gone: FromDaemon) -> None:
     group = formed(2)
-    assert group.say(gone) == [Send((0,), "waiting", {"joined": [0], "attached": []})]
+    assert group.say(gone) == [Send((0,), "waiting", here([0], []))]
     assert group.membership.refusal(1) is None
     out = group.join(1, address=Address("10.0.0.9", 1))
     members = [[0, "10.0.0.0", 4000], [1, "10.0.0.9", 1]]
@@ -226,7 +234,7 @@ def test_what_a_dropped_daemon_still_says_changes_nothing() -> None:
 def test_an_epoch_starts_when_every_rank_has_a_daemon_and_a_trainer() -> None:
     group = formed(3)
     group.say(TrainerAttached(2, 5))
-    assert group.attach(0) == [Send((0, 2), "waiting", {"joined": [0, 1, 2], "attached": [0, 2]})]
+    assert group.attach(0) == [Send((0, 2), "waiting", here([0, 1, 2], [0, 2]))]
     assert group.attach(1) == [
         Send((0,), "start", begun(3, 1)),
         Send((1,), "start", begun(3, 1)),
@@ -253,10 +261,11 @@ def test_no_epoch_starts_before_every_trainer_of_the_one_before_has_ended() -> N
     group = running(2)
     group.say(goodbye(0))
     out = group.attach(0, attempt=2)
-    waiting = {"joined": [0, 1], "attached": [0]}
-    assert out == [Send((0, 1), "waiting", {**waiting, "epoch": 1, "running": [1]})]
-    out = group.say(goodbye(1))
-    assert out == [Send((0,), "left", left(1, 0)), Send((0,), "waiting", waiting)]
+    assert out == [Send((0, 1), "waiting", here([0, 1], [0], (1,)))]
+    assert group.say(goodbye(1)) == [
+        Send((0,), "left", left(1, 0)),
+        Send((0,), "waiting", here([0, 1], [0], epoch=1)),
+    ]
     assert group.membership.epoch == 1
     assert sends(group.attach(1, attempt=2), "start")[0].fields == begun(2, 2, epoch=2)
 
@@ -266,7 +275,7 @@ def test_a_trainer_that_goes_before_the_start_withdraws(how: Any) -> None:
     group = formed(2)
     group.attach(0)
     assert group.say(TrainerDetached(0, how, "", 0)) == []
-    assert group.attach(1) == [Send((1,), "waiting", {"joined": [0, 1], "attached": [1]})]
+    assert group.attach(1) == [Send((1,), "waiting", here([0, 1], [1]))]
     assert group.membership.epoch == 0
 
 
@@ -274,7 +283,7 @@ def test_those_who_wait_hear_that_another_gave_up() -> None:
     group = formed(3)
     group.attach(0, 1)
     out = group.say(TrainerDetached(0, "gave_up", "", 0))
-    assert out == [Send((1,), "waiting", {"joined": [0, 1, 2], "attached": [1]})]
+    assert out == [Send((1,), "waiting", here([0, 1, 2], [1]))]
 
 
 def test_giving_up_that_crosses_the_start_counts_as_a_goodbye_before_the_first_call() -> None:
@@ -327,7 +336,7 @@ def test_a_daemon_that_goes_in_an_epoch_is_told_as_lost(
     group = running(3)
     assert group.say(event) == [
         Send((0, 2), "lost", lost(1, case, detail)),
-        Send((0, 2), "waiting", {"joined": [0, 2], "attached": []}),
+        Send((0, 2), "waiting", here([0, 2], [], (0, 2))),
     ]
 
 
@@ -336,7 +345,7 @@ def test_a_daemon_that_goes_after_its_trainers_goodbye_is_no_loss(event: FromDae
     group = running(3)
     group.say(goodbye(1))
     out = group.say(event)
-    assert out == [Send((0, 2), "waiting", {"joined": [0, 2], "attached": []})]
+    assert out == [Send((0, 2), "waiting", here([0, 2], [], (0, 2)))]
 
 
 def test_after_a_loss_the_next_epoch_needs_all_ranks_anew() -> None:
@@ -588,7 +597,7 @@ def test_a_silent_daemon_is_dropped_at_its_limit_and_not_before() -> None:
     assert group.say(Tick()) == [
         Drop(1, "silent for 3 s"),
         Send((0,), "lost", lost(1, "daemon lost", "silent for 3 s")),
-        Send((0,), "waiting", {"joined": [0], "attached": []}),
+        Send((0,), "waiting", here([0], [], (0,))),
     ]
     assert group.membership.next_deadline() == 105.0
 
@@ -604,8 +613,66 @@ def test_a_daemon_that_never_joins_loses_its_place() -> None:
     group = Group(2)
     group.say(DaemonAdmitted(1, "10.0.0.1:5000"))
     group.now += 3
-    assert group.say(Tick()) == [Drop(1, "silent for 3 s")]
-    assert group.membership.refusal(1) is None
+    assert [type(i) for i in group.say(Tick())] == [BeginAnew]
+    assert group.membership.anew().refusal(1) is None
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_a_rendezvous_that_heard_nobody_begins_anew_and_blames_nobody(n: int) -> None:
+    group = running(n)
+    group.now += 0.9
+    group.say(Heartbeat(n - 1))
+    due = group.membership.next_deadline()
+    assert due == 103.9
+    group.now = 103.5
+    assert group.say(Tick()) == [], "a silent daemon is no lost one as long as it may be us"
+    group.now = due
+    (anew,) = group.say(Tick())
+    assert isinstance(anew, BeginAnew)
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_connection_that_ends_after_we_were_held_up_is_no_loss(closed: int) -> None:
+    group = running(3)
+    group.now += 4
+    # What piled up meanwhile is read in any order.
+    for rank in range(3):
+        if rank != closed:
+            assert group.say(Heartbeat(rank)) == []
+    (anew,) = group.say(DaemonLost(closed, "closed without a goodbye"))
+    assert isinstance(anew, BeginAnew)
+
+
+def test_long_after_we_were_held_up_a_connection_that_ends_is_a_loss_again() -> None:
+    group = running(3)
+    group.now += 4
+    group.say(*map(Heartbeat, range(3)))
+    group.now += 1
+    out = group.say(*map(Heartbeat, range(3)), DaemonLost(1, "reset"))
+    assert Send((0, 2), "lost", lost(1, "daemon lost", "reset")) in out
+
+
+def test_daemons_that_beat_slowly_do_not_make_us_doubt() -> None:
+    group = running(2)
+    for _ in range(4):
+        group.now += 1.4
+        group.say(Heartbeat(0), Heartbeat(1))
+    out = group.say(DaemonLost(1, "reset"))
+    assert Send((0,), "lost", lost(1, "daemon lost", "reset")) in out
+
+
+def test_what_begins_anew_remembers_the_numbers_and_the_verdicts() -> None:
+    group = running(2)
+    group.say(TrainerDetached(1, "died", "killed", 1))
+    fresh = group.membership.anew()
+    assert (fresh.epoch, fresh.joined(), fresh.highest_epoch) == (0, (), 1)
+    assert fresh.number() == "0.2"
+    assert [verdict["rank"] for verdict in fresh.status()["verdicts"]] == [1]
+    group.membership = fresh
+    group.join(0)
+    group.join(1)
+    group.attach(0, 1)
+    assert fresh.epoch == 2, "an epoch's number is never used twice"
 
 
 def test_an_empty_group_needs_no_alarm() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from ringd.rendezvous.events import (
+    Claim,
     DaemonAdmitted,
     DaemonJoined,
     DaemonLost,
@@ -217,3 +218,58 @@ def test_a_seat_that_died_and_is_back_is_lost_and_new() -> None:
     starts = job.say(ReformWanted(2, 1, 2))
     assert [s.fields["members"] for s in starts] == [[1, 2, 0]] * 3
     assert starts[0].fields["last"]["survivors"] == [1, 2]
+
+
+def all_lost(n: int, **settings: Any) -> Job:
+    """Epoch 1 ran, every daemon was lost, and all are here again."""
+    job = Job(n, **settings)
+    job.come(*range(n))
+    for rank in range(n):
+        job.say(DaemonLost(rank, "reset"))
+    for rank in range(n):
+        job.say(DaemonAdmitted(rank, f"10.0.0.{rank}:2"))
+        claim = Claim(1, tuple(range(n)), running=True)
+        job.say(DaemonJoined(rank, Address(f"10.0.0.{rank}", 4000), claim=claim))
+    return job
+
+
+def test_members_that_were_all_lost_go_on_as_survivors() -> None:
+    job = all_lost(3)
+    for rank in (2, 0):
+        done = 4 + rank
+        asked = ReformWanted(rank, 1, 7, last_done=done, unbroken=done, agreed=(5, True))
+        assert "start" not in dict(kinds(job.say(asked))), "rank 1 is here, and has not asked"
+    sends = job.say(ReformWanted(1, 1, 7, last_done=5, unbroken=5))
+    starts = [send for send in sends if send.type == "start"]
+    assert [send.to for send in starts] == [(0,), (1,), (2,)]
+    history = starts[0].fields["last"]
+    assert history["survivors"] == [0, 1, 2]
+    assert (history["completed_by_all"], history["completed_by_any"]) == (4, 6)
+    assert history["agreed"] == [[5, 1], [5, 1]]
+
+
+def test_of_members_that_were_all_lost_those_go_on_that_ask_in_time_if_they_are_enough() -> None:
+    job = all_lost(3)
+    job.say(ReformWanted(0, 1, 2, min_size=1, timeout_s=2.0))
+    sends = job.wait(1.81)
+    (start,) = (send for send in sends if send.type == "start")
+    assert (start.to, start.fields["members"]) == ((0,), [0])
+    assert start.fields["last"]["survivors"] == [0]
+    # Who comes later waits, as anybody does, until those that run ask.
+    sends = job.say(ReformWanted(1, 1, 2))
+    (waiting,) = (send for send in sends if send.type == "waiting")
+    assert waiting.fields == {"joined": [0, 1, 2], "attached": [1], "running": [0], "epoch": 2}
+
+
+def test_a_member_that_alone_was_lost_comes_back_as_a_newcomer() -> None:
+    job = Job(3)
+    job.come(0, 1, 2)
+    job.say(DaemonLost(1, "reset"))
+    job.say(DaemonAdmitted(1, "10.0.0.1:2"))
+    claim = Claim(1, (0, 1, 2), running=True)
+    job.say(DaemonJoined(1, Address("10.0.0.1", 4000), claim=claim))
+    job.say(ReformWanted(1, 1, 2), ReformWanted(0, 1, 2))
+    sends = job.say(ReformWanted(2, 1, 2))
+    start = next(send for send in sends if send.type == "start")
+    assert start.fields["members"] == [0, 2, 1]
+    assert start.fields["last"]["survivors"] == [0, 2]

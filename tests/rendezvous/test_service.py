@@ -12,6 +12,7 @@ import pytest
 import uvloop
 
 from ringd.errors import AddressInUseError, HandshakeRefusedError, RendezvousError
+from ringd.rendezvous.events import Claim
 from ringd.rendezvous.intake import MAX_PAIRS
 from ringd.rendezvous.observer import ask_status, observer_credentials
 from ringd.rendezvous.service import RendezvousService
@@ -395,6 +396,49 @@ def test_nobody_is_called_silent_because_the_service_itself_was_held_up(name: st
         await scene.close()
 
     WORLDS[name]().run(main())
+
+
+@pytest.mark.parametrize("away_s", [2.0, 2.9, 3.5, 8.0, 60.0])
+def test_a_service_that_was_out_of_reach_ends_no_epoch(play_in_memory: Play, away_s: float) -> None:
+    async def act(scene: Scene) -> None:
+        members = await scene.running()
+        world = scene.world
+        assert isinstance(world, MemoryWorld)
+        for rank, member in enumerate(members):
+            member.diary.claim = Claim(1, (0, 1, 2), running=True)
+            await asyncio.sleep(0.3 * (rank < 2))  # they do not beat all at once
+        world.network.stall("service")
+        await asyncio.sleep(away_s)
+        world.network.resume("service")
+        await asyncio.sleep(10)
+        assert all(member.agent.connected for member in members)
+        assert [member.diary.of("lost") for member in members] == [[], [], []]
+        assert scene.service.status()["running"] == [0, 1, 2]
+        # It judges as before.
+        members[2].transport.reset()
+        lost, *_ = await members[0].diary.heard("lost")
+        assert (lost.rank, lost.case) == (2, "daemon lost")
+
+    play_in_memory(act, 3)
+
+
+def test_who_was_killed_while_the_service_was_out_of_reach_is_named(play_in_memory: Play) -> None:
+    async def act(scene: Scene) -> None:
+        members = await scene.running()
+        world = scene.world
+        assert isinstance(world, MemoryWorld)
+        for member in members:
+            member.diary.claim = Claim(1, (0, 1, 2), running=True)
+        world.network.stall("service")
+        world.network.crash("host1", "eof")
+        await asyncio.sleep(4)
+        world.network.resume("service")
+        for rank in (0, 2):
+            lost, *_ = await members[rank].diary.heard("lost")
+            assert (lost.rank, lost.case) == (1, "daemon lost")
+            assert "did not come back" in lost.detail
+
+    play_in_memory(act, 3)
 
 
 # Status

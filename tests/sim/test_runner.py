@@ -41,7 +41,7 @@ def test_rows_are_the_same_in_one_process_and_in_many() -> None:
     assert facts(many) == facts(alone)
 
 
-@pytest.mark.parametrize("kind", ["rendezvous restarts", "embedder dies"])
+@pytest.mark.parametrize("kind", ["rendezvous restarts", "rendezvous stalls", "embedder dies"])
 def test_many_seeds_of_one_kind(kind: str) -> None:
     rows = run_seeds(SEEDS, 1, lambda _row: None, n=3, fault=kind)
     assert [(row.kind, row.wrong) for row in rows] == [(kind, "")] * len(SEEDS)
