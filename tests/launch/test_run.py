@@ -126,15 +126,17 @@ def test_what_a_trainer_has_started_ends_with_it(start: Callable[..., Job], owne
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_what_holds_the_output_of_a_trainer_that_ended_is_named_and_ended(
-    start: Callable[..., Job], owner: str, code: int
+    start: Callable[..., Job], folder: Path, owner: str, code: int
 ) -> None:
     """It has a session of its own, so it is not in the trainer's process group."""
-    left = "setsid sh -c 'echo last words; exec sleep 600' & echo $!"
+    os.mkfifo(up := folder / "up")
+    left = f"setsid sh -c 'echo last words; echo >{up}; exec sleep 600' & echo $!; read x <{up}"
     job = start(2, f"[ $RINGD_RANK = 0 ] || {{ {left}; exit {code}; }}")
     assert job.wait(ENDS_WITHIN_S) == code, job.err
     pid, words = sorted(job.of_rank(1))
     assert words == "last words"
-    assert f"rank 1 ended, but process {pid} (sleep 600) has its output open still" in job.err
+    assert f"rank 1 ended, but process {pid} (" in job.err
+    assert "has its output open still; ended it" in job.err
     assert "Traceback" not in job.err
     nothing_is_left(owner, job)
 
