@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import platform
 from collections.abc import Iterator, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +11,10 @@ from ringd.bench.crew import Crew
 from ringd.bench.figures import Case, Samples, operations, row
 from ringd.bench.matrix import Matrix
 from ringd.bench.places import InLab, Place, ThisHost
+from ringd.bench.report import report
 from ringd.bench.table import print_rows, progress
 from ringd.lab.lab import temporary
 from ringd.lab.spec import LabSpec
-
-SCHEMA = 1
 
 
 def run(
@@ -45,17 +40,9 @@ def run(
             with Crew(["ringd", *matrix.peers], n, place) as crew:
                 for block in blocks[n]:
                     rows += _measure(crew, block, rounds, quick, step)
-    report: dict[str, Any] = {
-        "schema": SCHEMA,
-        "versions": versions(),
-        "machine": machine(),
-        "lab": None if lab is None else lab.to_json(),
-        "rows": rows,
-    }
-    if json_path is not None:
-        json_path.write_text(json.dumps(report, indent=1) + "\n")
+    machine = report(json_path, rows, lab=None if lab is None else lab.to_json())["machine"]
     for op in matrix.ops:
-        print_rows([r for r in rows if r["op"] == op], report["machine"])
+        print_rows([r for r in rows if r["op"] == op], machine)
     return 0 if all(r["ok"] for r in rows) else 1
 
 
@@ -98,32 +85,3 @@ def _peer(case: Case, samples: dict[Case, Samples]) -> Samples | None:
         if other.impl != "ringd" and other.question == case.question:
             return taken
     return None
-
-
-def versions() -> dict[str, str]:
-    """Versions of what takes part."""
-    found = {"python": platform.python_version()}
-    for name in ("ringd", "torch", "numpy", "uvloop", "msgpack"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed"
-    return found
-
-
-def machine() -> dict[str, Any]:
-    """What the figures were taken on."""
-    congestion = Path("/proc/sys/net/ipv4/tcp_congestion_control")
-    return {
-        "cpu": _cpu(),
-        "cores": len(os.sched_getaffinity(0)),
-        "kernel": platform.release(),
-        "congestion_control": congestion.read_text().strip() if congestion.exists() else "unknown",
-    }
-
-
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from ringd.bench.figures import MIN_SAMPLES_FOR_P99
 from ringd.config.values import format_size
 
 MIN_WIDTH = 144
 """A table that goes to a file or a pipe is not folded to 80 columns."""
 LINK_WIDTH = 12
 """What one column more takes."""
+WORDS = ("impl", "algorithm", "memory")
+OF_LINK = "of link"
 FIGURES = (
-    "min µs", "median µs", "p99 µs", "algbw", "busbw", "ratio\nmin", "ratio\nmed", "steps",
-    "frames", "ok",
+    "min µs", "median µs", "p99 µs", "algbw\nGB/s", "busbw\nGB/s", OF_LINK, "ratio\nmin",
+    "ratio\nmed", "steps", "frames", "ok",
 )  # fmt: skip
-CAPTION = """\
+NO_P99 = f"p99 is empty where there are fewer than {MIN_SAMPLES_FOR_P99} samples"
+CAPTION = f"""\
 size: of the larger one of a rank's tensors (all N parts), as in nccl-tests; so is busbw
 time of an operation = the slowest rank's; ratio = peer's time / ours
-steps = rounds of the algorithm; frames = what the busiest rank sent per operation, acks included"""
+steps = rounds of the algorithm; frames = what the busiest rank sent per operation, acks included
+GB/s: 10⁹ bytes per second; {NO_P99}"""
 
 
 @contextlib.contextmanager
@@ -47,25 +52,53 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         yield step
 
 
-def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
-    """The table of one operation: times in µs, bandwidths in GB/s, ratios peer time / our time."""
-    console = Console()
-    links = any(r["of_link"] is not None for r in rows)
-    if not console.is_terminal:
-        console = Console(width=MIN_WIDTH + (LINK_WIDTH if links else 0))
+def table_for(
+    what: str,
+    machine: dict[str, Any],
+    columns: Sequence[str],
+    *,
+    caption: str,
+    words: Sequence[str],
+    whole: Sequence[str] = (),
+) -> Table:
+    """An empty table of the bench.
+
+    Args:
+        what: was measured, for the title.
+        machine: on which: see :func:`ringd.bench.report.machine`.
+        columns: their headings, from left to right.
+        words: those that hold words; all others hold figures, which stand at the right.
+        whole: those that are never folded.
+    """
     table = Table(
-        title=f"{rows[0]['op']} {rows[0]['dtype']} on {machine['cpu']}, {machine['cores']} cores",
-        caption=CAPTION,
+        title=f"{what} on {machine['cpu']}, {machine['cores']} cores",
+        caption=caption,
         caption_justify="left",
     )
-    for name in ("n", "size", "impl", "algorithm", "memory"):
-        table.add_column(
-            name, justify="right" if name in ("n", "size") else "left", no_wrap=name == "algorithm"
-        )
-    for name in FIGURES:
-        table.add_column(name, justify="right")
-        if name == "busbw" and links:
-            table.add_column("of link", justify="right", no_wrap=True)
+    for name in columns:
+        justify: Literal["left", "right"] = "left" if name in words else "right"
+        table.add_column(name, justify=justify, no_wrap=name in whole)
+    return table
+
+
+def show(table: Table, min_width: int = MIN_WIDTH) -> None:
+    """Print a table: as wide as the terminal, or wide enough where there is none."""
+    console = Console()
+    (console if console.is_terminal else Console(width=min_width)).print(table)
+
+
+def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
+    """The table of one operation: times in µs, bandwidths in GB/s, ratios peer time / our time."""
+    links = any(r["of_link"] is not None for r in rows)
+    figures = [name for name in FIGURES if links or name != OF_LINK]
+    table = table_for(
+        f"{rows[0]['op']} {rows[0]['dtype']}",
+        machine,
+        ("n", "size", *WORDS, *figures),
+        caption=CAPTION,
+        words=WORDS,
+        whole=("algorithm", OF_LINK),
+    )
     last = None
     for r in rows:
         if last not in (None, (r["n"], r["bytes"])):
@@ -89,7 +122,7 @@ def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
             figure(r["frames"], ".1f"),
             "yes" if r["ok"] else "NO",
         )
-    console.print(table)
+    show(table, MIN_WIDTH + (LINK_WIDTH if links else 0))
 
 
 def _algorithm(row: dict[str, Any]) -> str:

@@ -11,14 +11,14 @@ import typer
 from ringd.cli import options
 from ringd.cli.exit_codes import COLLECTIVE
 
-EXAMPLE = "Example: ringd dump --out dumps && ringd explain dumps"
+EXAMPLE = "Example: ringd dump --job-id run-1a2b3c4d --out dumps && ringd explain dumps"
 
 
 def dump(
     ctx: typer.Context,
     socket: options.Socket = None,
-    rank: options.Rank = None,
-    job_id: options.JobId = None,
+    rank: options.AskedRank = None,
+    job_id: options.AskedJob = None,
     out: Annotated[
         Path, typer.Option("--out", help="Where the files go. (default: .)", metavar="DIR")
     ] = Path(),

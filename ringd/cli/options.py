@@ -27,6 +27,10 @@ def _option(name: str, text: str, panel: str, metavar: str | None = None) -> obj
 JobId = Annotated[
     str | None, _option("--job-id", "Name of the job. (default: default)", _JOB, "NAME")
 ]
+AskedJob = Annotated[
+    str | None,
+    _option("--job-id", "Whose daemons to ask, where several jobs run here.", _JOB, "NAME"),
+]
 Rank = Annotated[int | None, _option("--rank", "Our rank.", _JOB, "R")]
 AskedRank = Annotated[int | None, _option("--rank", "Whose daemon to ask.", _JOB, "R")]
 WorldSize = Annotated[int | None, _option("--world-size", "Number of ranks.", _JOB, "N")]
@@ -40,11 +44,28 @@ SecretFile = Annotated[
 ]
 MinSize = Annotated[
     int | None,
-    _option("--min-size", "The job may begin with so many ranks, 0: all. (default: 0)", _JOB, "N"),
+    _option(
+        "--min-size", "The first epoch may begin with N ranks; 0: all. (default: 0)", _JOB, "N"
+    ),
+]
+SpareSize = Annotated[
+    int | None,
+    _option(
+        "--min-size",
+        "Begin, and go on, without ranks that do not come or fail, down to N; 0: all are needed. "
+        "(default: 0)",
+        _JOB,
+        "N",
+    ),
 ]
 LastCall = Annotated[
     float | None,
-    _option("--last-call", "... when no other came for so long. (default: 3)", _JOB, "SECONDS"),
+    _option(
+        "--last-call",
+        "With --min-size: how long to wait for another rank. (default: 3)",
+        _JOB,
+        "SECONDS",
+    ),
 ]
 Once = Annotated[
     bool | None,

@@ -29,7 +29,7 @@ def run(
             show_default=False,
         ),
     ] = 0,
-    min_size: options.MinSize = None,
+    min_size: options.SpareSize = None,
     last_call_s: options.LastCall = None,
     job_id: options.JobId = None,
     secret_file: options.SecretFile = None,
@@ -56,10 +56,11 @@ def run(
     log_json: options.LogJson = None,
     debug: options.Debug = None,
 ) -> None:
-    """Start a rendezvous, N daemons and N trainers; the first failure ends them all.
+    """Start a rendezvous, N daemons and N trainers; the first failure that is not made up for
+    ends them all.
 
-    With --max-restarts a rank that failed is started anew; with --min-size the job goes on
-    without ranks that fail, as long as so many are left.
+    With --max-restarts a rank that failed is started anew, and takes part again when the others
+    call comm.reform(); when none of these is left, --min-size lets the job go on without it.
     """
     loaded = options.settings_from(ctx, world_size=n)
 

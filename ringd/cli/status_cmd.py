@@ -8,14 +8,14 @@ import typer
 
 from ringd.cli import options
 
-EXAMPLE = "Example: ringd status --socket /run/ringd/0.sock --json"
+EXAMPLE = "Example: ringd status --job-id run-1a2b3c4d; ringd status --socket 0.sock --json"
 
 
 def status(
     ctx: typer.Context,
     socket: options.Socket = None,
     rank: options.AskedRank = None,
-    job_id: options.JobId = None,
+    job_id: options.AskedJob = None,
     local: Annotated[
         bool, typer.Option("--local", help="Only what this daemon knows; ask no other.")
     ] = False,

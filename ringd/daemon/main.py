@@ -212,15 +212,14 @@ async def _rendezvous(settings: Settings) -> None:
         host = interface_address(settings.interface, settings.ip_version)
 
     async def serve() -> None:
-        address = await _start_on(service, host, list(ports))
         log.info(
-            "ringd %s rendezvous: job %s, %d ranks, listening on %s, transport tcp, security "
-            "HMAC-SHA-256 job secret, no TLS",
+            "ringd %s rendezvous: job %s, %d ranks, transport tcp, security HMAC-SHA-256 job "
+            "secret, no TLS",
             __version__,
             settings.job_id,
             settings.world_size,
-            address,
         )
+        await _start_on(service, host, list(ports))  # it says where
         if settings.once:
             await _job_over(service, settings.dead_after_s)
         else:

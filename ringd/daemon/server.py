@@ -7,11 +7,13 @@ import contextlib
 import errno
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 from ringd.daemon.node import Node
 from ringd.daemon.session import Session
 from ringd.errors import AddressInUseError, ConfigError
+from ringd.observe.sockets import folder_lock
 
 MAX_SESSIONS = 64
 
@@ -65,14 +67,8 @@ def _listen(path: Path) -> socket.socket:
         raise ConfigError(f"the folder of the socket {path} can't be made: {exc}") from None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
-        if path.is_socket():
-            _remove_dead(path)
-        old_mask = os.umask(0o177)
-        try:
-            sock.bind(str(path))
-        finally:
-            os.umask(old_mask)
-        sock.listen(MAX_SESSIONS)
+        with _lock(path.parent):
+            _bind(sock, path)
         return sock
     except OSError as exc:
         sock.close()
@@ -82,6 +78,28 @@ def _listen(path: Path) -> socket.socket:
     except BaseException:
         sock.close()
         raise
+
+
+@contextlib.contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """The folder's lock, so that nobody takes a socket that does not listen yet for a dead one;
+    none where the file system has no locks, as nobody removes anything there."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            held.enter_context(folder_lock(folder))
+        yield
+
+
+def _bind(sock: socket.socket, path: Path) -> None:
+    """Bind and listen, in the place of a dead daemon's socket if there is one."""
+    if path.is_socket():
+        _remove_dead(path)
+    old_mask = os.umask(0o177)
+    try:
+        sock.bind(str(path))
+    finally:
+        os.umask(old_mask)
+    sock.listen(MAX_SESSIONS)
 
 
 def _remove_dead(path: Path) -> None:

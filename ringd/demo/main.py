@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ringd.bench.main import machine
+from ringd.bench.report import machine
 from ringd.demo import fault, plots, report, timing, traffic, training, verify
 from ringd.demo.job import Job
 from ringd.errors import ConfigError

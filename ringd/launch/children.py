@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
 from ringd.daemon.watch import ProcessWatch
+from ringd.launch.output import Output, end_holders
 
-MAX_LINE_BYTES = 64 * 1024
+log = logging.getLogger("ringd.run")
+OUTPUT_GRACE_S = 1.0
+"""How long what a child left behind may hold the child's output open before it is ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -23,14 +27,17 @@ class Child:
 
     name: str
     rank: int
-    process: asyncio.subprocess.Process
-    readers: list[asyncio.Task[None]]
+    process: subprocess.Popen[bytes]
+    outputs: list[Output]
     code: int | None = None
-    """How it ended; negative: by this signal."""
+    """How it ended; negative: by this signal. None: it runs."""
 
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    def __str__(self) -> str:
+        return f"rank {self.name}" if self.name.isdecimal() else f"the {self.name}"
 
 
 class Children:
@@ -66,24 +73,40 @@ class Children:
         Raises:
             OSError: the command can't be run.
         """
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=dict(env),
-            process_group=0,
-            limit=MAX_LINE_BYTES,
-        )
+        process = _spawn(command, env)
         self._ward("+", process.pid)
         assert process.stdout is not None and process.stderr is not None
-        readers = [
-            asyncio.create_task(_copy_lines(process.stdout, sys.stdout, name)),
-            asyncio.create_task(_copy_lines(process.stderr, sys.stderr, name)),
+        outputs = [
+            await Output.start(process.stdout, sys.stdout, name),
+            await Output.start(process.stderr, sys.stderr, name),
         ]
-        child = Child(name, rank, process, readers)
-        self.running[child] = asyncio.create_task(_exit_code(process))
+        child = Child(name, rank, process, outputs)
+        self.running[child] = asyncio.create_task(self._run_out(child))
         return child
+
+    async def _run_out(self, child: Child) -> int:
+        """Until the child has ended, and what it left behind, and its output is copied.
+
+        What it left in its group ends at once. What left that group (a daemon, a session of its
+        own) and holds the output open has OUTPUT_GRACE_S to end by itself.
+        """
+        await _ended(child.pid)
+        _signal_group(child.pid, signal.SIGKILL)  # before it is reaped: the number is its own yet
+        child.code = child.process.wait()
+        self._ward("-", child.pid)
+        try:
+            copied = [output.copied for output in child.outputs]
+            _, late = await asyncio.wait(copied, timeout=OUTPUT_GRACE_S)
+            if late:
+                for holder in end_holders(child.outputs):
+                    log.warning(
+                        "%s ended, but %s has its output open still; ended it", child, holder
+                    )
+                await asyncio.wait(late, timeout=OUTPUT_GRACE_S)
+        finally:
+            for output in child.outputs:
+                output.close()
+        return child.code
 
     def _ward(self, sign: str, pid: int) -> None:
         if self._warden is not None and self._warden.stdin is not None:
@@ -91,27 +114,21 @@ class Children:
                 self._warden.stdin.write(f"{sign} {pid}\n".encode())
 
     async def wait_any(self) -> list[tuple[Child | None, int]]:
-        """Wait until a child (or the warden: None) ended; its exit code, negative: the signal."""
+        """Wait until a child (or the warden: None) ended; its exit code, negative: the signal.
+
+        A child that ended is told once; if this is cancelled, the next call tells it.
+        """
         assert self._warden_task is not None
         tasks: set[asyncio.Task[int]] = {*self.running.values(), self._warden_task}
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         ended: list[tuple[Child | None, int]] = []
         for child, task in list(self.running.items()):
             if task.done():
-                await self._reap(child)
                 ended.append((child, task.result()))
+                del self.running[child]
         if self._warden_task.done():
             ended.append((None, self._warden_task.result()))
         return ended
-
-    async def _reap(self, child: Child) -> None:
-        """The leader is gone; what it left in its group goes too, and its output is finished."""
-        child.code = self.running.pop(child).result()
-        _signal_group(child.pid, signal.SIGKILL)
-        await asyncio.wait(child.readers, timeout=1.0)
-        for reader in child.readers:
-            reader.cancel()
-        self._ward("-", child.pid)
 
     async def end(self, children: Sequence[Child], steps: Sequence[tuple[int, float]]) -> None:
         """End ``children``: each step is a signal and how long to wait for it to work."""
@@ -120,12 +137,12 @@ class Children:
             if not alive:
                 return
             for child in alive:
-                if number:
+                if number and child.code is None:
                     _signal_group(child.pid, number)
             await asyncio.wait([self.running[c] for c in alive], timeout=grace_s)
             for child in alive:
                 if self.running[child].done():
-                    await self._reap(child)
+                    del self.running[child]
 
     async def close(self) -> None:
         """End whatever is left, and the warden."""
@@ -136,41 +153,30 @@ class Children:
             await self._warden.wait()
 
 
-async def _exit_code(process: asyncio.subprocess.Process) -> int:
-    """Wait for the end of the process itself.
+def _spawn(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A process, and the pipes of its output, which a transport of asyncio's would not let us
+    close while somebody else holds them."""
+    return subprocess.Popen(
+        command,
+        bufsize=0,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=dict(env),
+        process_group=0,
+    )
 
-    ``Process.wait`` waits for the end of its output as well, which a child that it left behind
-    (a worker of a killed trainer) can hold open for ever.
-    """
+
+async def _ended(pid: int) -> None:
+    """Wait for the end of the process itself, and not of what it left behind; it is not reaped."""
     ended = asyncio.Event()
-    watch = ProcessWatch(asyncio.get_running_loop(), process.pid, ended.set)
+    watch = ProcessWatch(asyncio.get_running_loop(), pid, ended.set)
     try:
         await ended.wait()
     finally:
         watch.close()
-    # asyncio's own watcher is about to say it, and has no event for that.
-    while process.returncode is None:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    return process.returncode
 
 
 def _signal_group(pid: int, number: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, number)
-
-
-async def _copy_lines(source: asyncio.StreamReader, target: TextIO, name: str) -> None:
-    """Copy lines with their prefix; over-long ones in pieces."""
-    prefix = f"[{name}] "
-    while True:
-        try:
-            line = await source.readuntil(b"\n")
-        except asyncio.IncompleteReadError as exc:
-            line = exc.partial
-        except asyncio.LimitOverrunError as exc:
-            line = await source.readexactly(exc.consumed)
-        if not line:
-            return
-        with contextlib.suppress(BrokenPipeError):
-            target.write(prefix + line.decode(errors="replace").rstrip("\n") + "\n")
-            target.flush()

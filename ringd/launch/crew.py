@@ -6,6 +6,7 @@ import json
 import logging
 import signal
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +95,8 @@ class Crew:
     trainers: list[Child] = field(default_factory=list)
     daemons: list[Child] = field(default_factory=list)
     given_up: set[int] = field(default_factory=set)
+    restarts: Counter[int] = field(default_factory=Counter)
+    """How often each rank was started anew."""
 
     async def start(self) -> None:
         """Start them all.
@@ -106,6 +109,11 @@ class Crew:
         self.trainers += [await self._trainer(rank) for rank in ranks]
         self._describe()
 
+    @property
+    def needed(self) -> int:
+        """How many ranks an epoch must have that follows on none."""
+        return self.job.loaded.settings.min_size or self.job.world_size
+
     async def spares(self, child: Child, text: str) -> bool:
         """Whether the job goes on though ``child`` failed: its rank is started anew, or is one
         that is not needed."""
@@ -114,10 +122,11 @@ class Crew:
             return True  # what it was is replaced already
         if self.restarts_left:
             self.restarts_left -= 1
+            self.restarts[rank] += 1
             log.warning("%s; starting rank %d anew (%d left)", text, rank, self.restarts_left)
             await self._replace(rank)
             return True
-        needed = self.job.loaded.settings.min_size or self.job.world_size
+        needed = self.needed
         here = self.job.world_size - len(self.given_up) - 1
         if here < needed:
             return False

@@ -23,6 +23,7 @@ from typing import Any
 from ringd.config.loader import Loaded
 from ringd.config.secret import load_secret, make_secret_file
 from ringd.daemon.main import service_settings, transport_of
+from ringd.engine.failures import ranks_text
 from ringd.errors import ConfigError, RingdError
 from ringd.launch.children import Child, Children
 from ringd.launch.crew import DAEMON_STEPS, Crew, Job
@@ -41,7 +42,9 @@ SURVIVOR_GRACE_S = 3.0
 LOOK_EVERY_S = 0.5
 NOT_FORMED = 3
 DAEMON_FAILED = 4
-_TRAINER_STEPS = ((0, SURVIVOR_GRACE_S), (signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0))
+_WAITING_STEPS: tuple[tuple[int, float], ...] = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0))
+"""For trainers that wait for an epoch which can't come: they would say nothing of it."""
+_FAILURE_STEPS = ((0, SURVIVOR_GRACE_S), *_WAITING_STEPS)
 _INTERRUPT_STEPS = ((signal.SIGINT, 2.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0))
 
 
@@ -63,10 +66,11 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
     if shutil.which(command[0]) is None:
         hint = f"; try: -- python {command[0]}" if Path(command[0]).is_file() else ""
         raise ConfigError(f"the command {command[0]!r} is not found{hint}")
-    logs.setup("run", level=_log_level(loaded), as_json=loaded.settings.log_json)
+    _set_up_log(loaded)
     if loaded.settings.accounting is not None:
         AccountingFile(loaded.settings.accounting).close()  # before anything is started
     job = _prepare(n, loaded)
+    log.info("job %s begins, with %d rank%s", job.job_id, n, "" if n == 1 else "s")
     try:
         return asyncio.run(_run(job, command, max_restarts))
     finally:
@@ -83,6 +87,14 @@ def _keep_dumps(folder: Path) -> None:
         for dump in dumps:
             shutil.move(dump, kept / dump.name)
         log.info("flight recorders of this failure: ringd explain %s/*.json", kept)
+
+
+def _set_up_log(loaded: Loaded) -> None:
+    """The launcher's few lines on the job itself are shown unless a level was asked for that is
+    quieter; those of its other parts (the rendezvous) are not."""
+    logs.setup("run", level=_log_level(loaded), as_json=loaded.settings.log_json)
+    by_default = loaded.origin["log_level"] == "default"
+    log.setLevel(logging.INFO if by_default else logging.NOTSET)
 
 
 def _log_level(loaded: Loaded) -> str:
@@ -188,18 +200,20 @@ async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], statu
                 await children.end(trainers, _INTERRUPT_STEPS)
                 return 128 + signalled.result()
             just_ended = [] if ended.cancelled() else ended.result()
-            failure = await _missed(trainers, status)
+            failure, steps = 0, _FAILURE_STEPS
             for child, code in just_ended:
-                failed, text = _failure(child, code, daemons)
+                failed, text = _failure(child, code, crew)
                 if not failed or failure:
                     continue
                 if child is None or not await crew.spares(child, text):
                     log.error("%s; ending the job", text)
                     failure = failed
+            if not failure and await _missed(crew, status):
+                failure, steps = NOT_FORMED, _WAITING_STEPS
             if failure:
                 # What follows from our ending the others is no news.
                 logging.getLogger("ringd.rendezvous").setLevel(logging.ERROR)
-                await children.end(trainers, _TRAINER_STEPS)
+                await children.end(trainers, steps)
                 by_trainer = all(child in trainers for child, _ in just_ended)
                 return (by_trainer and await _first_to_fail(trainers, status)) or failure
         await children.end(daemons, DAEMON_STEPS)
@@ -208,17 +222,38 @@ async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], statu
         signalled.cancel()
 
 
-async def _missed(trainers: list[Child], status: Status) -> int:
-    """Whether some trainers wait for one whose program has ended without connecting."""
-    gone = [t.name for t in trainers if t.code == 0]
-    now = await status() if gone else {}
-    if now.get("epoch") or not now.get("attached"):
-        return 0
-    log.error(
-        "rank %s ended (exit code 0) without connecting, and others wait for it; ending the job",
-        ", ".join(gone),
-    )
-    return NOT_FORMED
+async def _missed(crew: Crew, status: Status) -> bool:
+    """Whether some trainers wait for the start of an epoch that can't come any more: others have
+    ended without connecting, or without letting those in that were started anew."""
+    ended = [t.rank for t in crew.trainers if t not in crew.children.running]
+    gone = [rank for rank in ended if crew.trainers[rank].code == 0]
+    if not gone and not (ended and crew.restarts):
+        return False
+    now = await status()
+    waiting = now.get("attached")
+    if not waiting:
+        return False
+    if not now.get("epoch") and gone:
+        log.error(
+            "%s ended (exit code 0) without connecting, and others wait for it; ending the job",
+            ranks_text(gone),
+        )
+        return True
+    nobody_comes = len({*ended, *waiting}) == len(crew.trainers)
+    if now.get("epoch") and not now["running"] and nobody_comes and len(waiting) < crew.needed:
+        log.error(
+            "%s waits to be let in%s, but %s ended without calling comm.reform(), which would have "
+            "let it in; ending the job",
+            ranks_text(waiting), _times(crew, waiting), ranks_text(ended),
+        )  # fmt: skip
+        return True
+    return False
+
+
+def _times(crew: Crew, ranks: Sequence[int]) -> str:
+    """ " (started anew once)"; nothing for ranks that were not."""
+    times = max(crew.restarts[rank] for rank in ranks)
+    return f" (started anew {'once' if times == 1 else f'{times} times'})" if times else ""
 
 
 async def _first_to_fail(trainers: list[Child], status: Status) -> int:
@@ -229,13 +264,13 @@ async def _first_to_fail(trainers: list[Child], status: Status) -> int:
     return code if code is not None and code > 0 else 0
 
 
-def _failure(child: Child | None, code: int, daemons: list[Child]) -> tuple[int, str]:
+def _failure(child: Child | None, code: int, crew: Crew) -> tuple[int, str]:
     """What the launcher exits with for it, and why; 0: it is as it should be."""
     if child is None:
         return DAEMON_FAILED, "the warden process ended"
-    if child in daemons:
+    if child in crew.daemons:
         return (code if code > 0 else DAEMON_FAILED), f"the {child.name} ended ({_ending(code)})"
-    text = f"rank {child.name} failed ({_ending(code)})"
+    text = f"rank {child.name}{_times(crew, [child.rank])} failed ({_ending(code)})"
     return (code if code >= 0 else 128 - code), text
 
 

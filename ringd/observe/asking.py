@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ringd.config.loader import DEFAULT, Loaded
-from ringd.errors import DaemonLostError, RingdError, from_wire
+from ringd.errors import DaemonLostError, InvalidArgumentError, RingdError, from_wire
+from ringd.observe.sockets import remove_dead
 from ringd.wire import ipc
 
 ANSWER_LIMIT_S = 5.0
@@ -78,50 +79,77 @@ def asking(path: Path) -> Iterator[Conversation]:
 
 
 def find_one(loaded: Loaded) -> Path:
-    """The socket that was asked for; else one of the only job that runs here.
+    """The socket that was asked for; else that of the job's first daemon here.
 
     Raises:
-        DaemonLostError: there is none, or there are several jobs; says which sockets there are.
+        DaemonLostError: no daemon runs here, or none that was asked for.
+        InvalidArgumentError: there are several jobs; names them.
     """
     path = loaded.socket_path
-    if path.is_socket() or loaded.settings.socket is not None:
+    if loaded.settings.socket is not None or (path.is_socket() and not remove_dead(path)):
         return path
-    return _of_one_job(_living(loaded))[0]
+    return find_all(loaded)[0]
 
 
 def find_all(loaded: Loaded) -> list[Path]:
     """The sockets of all daemons of a job on this machine; of one rank, where it was given.
 
+    Sockets at which nobody listens, left by daemons that were killed, are removed.
+
     Raises:
-        DaemonLostError: there is none, or there are several jobs; says which sockets there are.
+        DaemonLostError: no daemon runs here, or none that was asked for.
+        InvalidArgumentError: there are several jobs; names them.
     """
     if loaded.settings.socket is not None:
         return [loaded.settings.socket]
-    found = _living(loaded)
+    living = _living(loaded)
+    found = living
     if loaded.origin["job_id"] != DEFAULT:
-        job = loaded.settings.job_id
-        found = [p for p in found if p.parent.name == job or _job_of(p) == job]
+        found = [p for p in found if _job_of(p) == loaded.settings.job_id]
     if loaded.settings.rank is not None:
-        rank = str(loaded.settings.rank)
-        found = [p for p in found if p.stem.rpartition("-")[2] == rank]
-    return _of_one_job(found)
+        found = [p for p in found if _rank_of(p) == str(loaded.settings.rank)]
+    if not found:
+        raise DaemonLostError(_none_found(loaded, living))
+    if len({(p.parent, _job_of(p)) for p in found}) > 1:
+        raise InvalidArgumentError(
+            f"which job? Give --job-id NAME, or --socket PATH; here run: {_listed(found)}"
+        )
+    return found
 
 
 def _living(loaded: Loaded) -> list[Path]:
     """``ringd run`` has a folder per job; daemons that were started singly share one."""
     found = [*loaded.runtime_dir.glob("*/*.sock"), *loaded.runtime_dir.glob("*.sock")]
-    return sorted(found, key=lambda path: (len(str(path)), path))
+    living = [path for path in found if not remove_dead(path)]
+    return sorted(living, key=lambda path: (len(str(path)), path))
 
 
 def _job_of(path: Path) -> str:
-    job = path.stem.rpartition("-")[0]
-    return job or str(path.parent)
+    """JOB-RANK.sock, or JOB/RANK.sock."""
+    return path.stem.rpartition("-")[0] or path.parent.name
 
 
-def _of_one_job(found: list[Path]) -> list[Path]:
-    if not found:
-        raise DaemonLostError("no job is running here: no daemon's socket was found")
-    if len({_job_of(path) for path in found}) > 1:
-        there = ", ".join(map(str, found))
-        raise DaemonLostError(f"which daemon? Give --socket PATH; sockets found here: {there}")
-    return found
+def _rank_of(path: Path) -> str:
+    return path.stem.rpartition("-")[2]
+
+
+def _none_found(loaded: Loaded, living: list[Path]) -> str:
+    if not living:
+        return f"no job is running here: no daemon listens in {loaded.runtime_dir}"
+    asked = loaded.settings
+    job = f" of job {asked.job_id}" if loaded.origin["job_id"] != DEFAULT else ""
+    whose = "" if asked.rank is None else f" of rank {asked.rank}"
+    return f"no daemon{whose}{job} runs here; here run: {_listed(living)}"
+
+
+def _listed(paths: list[Path]) -> str:
+    """The jobs, each with its ranks and a socket."""
+    jobs: dict[tuple[Path, str], list[Path]] = {}
+    for path in paths:
+        jobs.setdefault((path.parent, _job_of(path)), []).append(path)
+    return "; ".join(
+        f"{name} (ranks {', '.join(map(_rank_of, of_job))}: {of_job[0]})"
+        if len(of_job) > 1
+        else f"{name} (rank {_rank_of(of_job[0])}: {of_job[0]})"
+        for (_, name), of_job in jobs.items()
+    )

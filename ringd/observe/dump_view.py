@@ -20,7 +20,8 @@ def dump(loaded: Loaded, folder: Path) -> tuple[list[Path], list[RingdError]]:
         The files, and the errors of daemons that did not answer.
 
     Raises:
-        DaemonLostError: no daemon was found, or it is not clear whose are meant.
+        DaemonLostError: no daemon was found.
+        InvalidArgumentError: there are several jobs here; names them.
         ConfigError: the folder can't be written to.
     """
     files, errors = [], []

@@ -136,6 +136,8 @@ def explain(dumps: Sequence[RankDump]) -> Report:
     partings = tuple(_partings(current, epoch))
     headline = _headline(partings)
     chain, circle = _chain(_waits(current, epoch, headline))
+    if circle and not any(_is_waiting(current[rank], epoch) for rank in chain):
+        chain, circle = (), False  # they did wait so, until the call failed
     return Report(
         job_id=dumps[0].job_id,
         world_size=world_size,
@@ -251,17 +253,26 @@ def _headline(partings: Sequence[Parting]) -> Parting | None:
 def _waits(
     dumps: Mapping[int, RankDump], epoch: int, headline: Parting | None
 ) -> dict[int, list[int]]:
-    """Rank → ranks that it waits on: in what is in flight, or else where it failed."""
+    """Rank → ranks that it waits on: in what is in flight, or else where it failed.
+
+    Not where different calls met: what failed there had not waited for anybody to come.
+    """
     waits: dict[int, list[int]] = {}
     for rank, dump in dumps.items():
         for op in dump.operations:
             any_source = op.seq is None and op.peer == ANY_SOURCE
             if op.state == IN_FLIGHT and op.epoch == epoch and not any_source:
                 waits.setdefault(rank, []).extend(op.waiting_on)
-    for entry in headline.entries if headline is not None and not headline.overcome else ():
+    failed = headline is not None and not headline.overcome and headline.kind != MISMATCH
+    for entry in headline.entries if headline is not None and failed else ():
         if entry.rank not in waits and entry.op is not None and entry.op.state == FAILED:
             waits[entry.rank] = list(entry.op.waiting_on)
     return {rank: on for rank, on in waits.items() if on}
+
+
+def _is_waiting(dump: RankDump, epoch: int) -> bool:
+    """Whether something is in flight there."""
+    return any(op.state == IN_FLIGHT and op.epoch == epoch for op in dump.operations)
 
 
 def _chain(waits: Mapping[int, Sequence[int]]) -> tuple[tuple[int, ...], bool]:

@@ -19,7 +19,8 @@ def show(loaded: Loaded, *, scope: str, as_json: bool) -> None:
     """Print the state of a daemon ("daemon") or of its whole group ("group").
 
     Raises:
-        DaemonLostError: no daemon answers at the socket; says which sockets there are.
+        DaemonLostError: no daemon answers, or none that was asked for runs here.
+        InvalidArgumentError: there are several jobs here; names them.
     """
     status = ask(find_one(loaded), scope)
     if as_json:

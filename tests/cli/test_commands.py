@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -125,6 +127,23 @@ def test_status(ringd: Invoke, stand_in: StandIn) -> None:
         {"scope": "daemon", "as_json": False},
     ]
     assert calls[0][0][0].socket_path == Path("x.sock")
+
+
+@pytest.mark.parametrize("command", ["status", "dump"])
+def test_which_of_several_jobs_is_a_question_of_usage(
+    ringd: Invoke, tmp_path: Path, command: str
+) -> None:
+    with contextlib.ExitStack() as daemons:
+        for job in ("run-1", "run-2"):
+            path = tmp_path / "ringd" / job / "0.sock"
+            path.parent.mkdir(parents=True)
+            sock = daemons.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            sock.bind(str(path))
+            sock.listen()
+        result = ringd(command, XDG_RUNTIME_DIR=str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("ringd: which job? Give --job-id NAME, or --socket PATH;")
+    assert ringd(command, XDG_RUNTIME_DIR=str(tmp_path)).exit_code == 4, "there is none"
 
 
 class TestDump:
@@ -250,6 +269,24 @@ class TestBench:
         assert {"kill-trainer", "stop-daemon", "reset-link", "kill-rendezvous"} <= set(names)
         assert kwargs == {"world_sizes": [3], "rounds": 10, "json_path": None}
 
+    def test_torch(self, ringd: Invoke, stand_in: StandIn) -> None:
+        calls = stand_in("ringd.bench.torch.main", "run")
+        calls.outcome = 0
+        assert ringd("bench", "--torch", "--quick", "--json", "t.json").exit_code == 0
+        path = Path("t.json")
+        assert calls == [(([2],), {"rounds": 5, "json_path": path, "quick": True})]
+
+    def test_startup(self, ringd: Invoke, stand_in: StandIn) -> None:
+        calls = stand_in("ringd.bench.startup.main", "run")
+        calls.outcome = 0
+        assert ringd("bench", "--startup", "-n", "2,3", "--rounds", "7").exit_code == 0
+        assert calls == [(([2, 3],), {"rounds": 7, "json_path": None})]
+
+    def test_its_help_says_the_units_and_when_there_is_no_p99(self, ringd: Invoke) -> None:
+        text = " ".join(ringd("bench", "--help").stdout.replace("│", " ").split())
+        assert "in µs, of faults in ms, of start-up in s; bandwidths in GB/s" in text
+        assert "p99 is empty where there are fewer than 100 samples" in text
+
     def test_all_is_every_operation_once(self, ringd: Invoke, calls: Any) -> None:
         assert ringd("bench", "--op", "reduce", "--op", "all").exit_code == 0
         ops = calls[0][0][0].ops
@@ -278,6 +315,15 @@ class TestBench:
             (("--op", "sendrecv", "-n", "1"), "sendrecv needs two ranks"),
             (("--faults", "-n", "1"), "--faults needs survivors"),
             (("--faults", "--kinds", "kill-trainr"), "did you mean 'kill-trainer'?"),
+            (("--faults", "--torch"), "--faults and --torch are measured one at a time"),
+            (("--startup", "--torch"), "--torch and --startup are measured one at a time"),
+            (("--faults", "--op", "reduce"), "--op is for operations, not for --faults"),
+            (("--faults", "--lab", "4x1gbit"), "--lab is for operations, not for --faults"),
+            (("--faults", "--quick"), "--quick is for operations and --torch, not for --faults"),
+            (("--torch", "--dtype", "float32"), "--dtype is for operations, not for --torch"),
+            (("--startup", "--kinds", "raise"), "--kinds is for --faults, not for --startup"),
+            (("--kinds", "raise"), "--kinds is for --faults, not for operations"),
+            (("--torch", "-n", "x"), "-n 'x': numbers of ranks"),
             (("--dtype", "float8_e5m2"), "--op all_reduce --dtype float8_e5m2: op sum is not"),
         ],
     )

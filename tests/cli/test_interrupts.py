@@ -55,7 +55,7 @@ def at_work(folder: Path, command: str) -> None:
     elif command == "demo":
         until(lambda: list(folder.glob("ringd-demo-*/log")), "a job runs", ENDS_WITHIN_S)
     else:
-        until(lambda: "listening on" in said(folder), "it listens", ENDS_WITHIN_S)
+        until(lambda: "listens on" in said(folder), "it listens", ENDS_WITHIN_S)
 
 
 @pytest.mark.parametrize(
@@ -79,3 +79,6 @@ def test_a_command_that_is_told_to_end_does_so_without_a_trace(
     assert "KeyboardInterrupt" not in said(tmp_path)
     assert not [*tmp_path.glob("ringd-bench-*"), *tmp_path.glob("ringd-demo-*")]
     until(lambda: not processes_of(str(tmp_path)), "no process is left", ENDS_WITHIN_S)
+    if args == RENDEZVOUS:
+        address = said(tmp_path).partition("listens on ")[2].split()[0]
+        assert said(tmp_path).count(address) == 1, "it is said once"

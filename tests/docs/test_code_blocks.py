@@ -27,6 +27,8 @@ FENCE = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL
 MASKS = [
     (re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z"), "TIME"),
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
+    (re.compile(r"run-[0-9a-f]{8}\b"), "JOB"),
+    (re.compile(r"/\S*/last-failure/"), "last-failure/"),
     (re.compile(r"process \d+ [^)\n]*"), "PROCESS"),
     (re.compile(r"\d+\.\d+ (s|ms|µs)\b"), r"SOME \1"),
 ]

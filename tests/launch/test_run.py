@@ -124,6 +124,34 @@ def test_what_a_trainer_has_started_ends_with_it(start: Callable[..., Job], owne
     nothing_is_left(owner, job)
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_what_holds_the_output_of_a_trainer_that_ended_is_named_and_ended(
+    start: Callable[..., Job], folder: Path, owner: str, code: int
+) -> None:
+    """It has a session of its own, so it is not in the trainer's process group."""
+    os.mkfifo(up := folder / "up")
+    left = f"setsid sh -c 'echo last words; echo >{up}; exec sleep 600' & echo $!; read x <{up}"
+    job = start(2, f"[ $RINGD_RANK = 0 ] || {{ {left}; exit {code}; }}")
+    assert job.wait(ENDS_WITHIN_S) == code, job.err
+    pid, words = sorted(job.of_rank(1))
+    assert words == "last words"
+    assert f"rank 1 ended, but process {pid} (" in job.err
+    assert "has its output open still; ended it" in job.err
+    assert "Traceback" not in job.err
+    nothing_is_left(owner, job)
+
+
+def test_the_job_id_is_said_once_unless_quiet_was_asked_for(start: Callable[..., Job]) -> None:
+    def said(*flags: str) -> list[str]:
+        job = start(1, "true", "--job-id", "mine", *flags)
+        assert job.wait(ENDS_WITHIN_S) == 0
+        return [line for line in job.err.splitlines() if "mine" in line]
+
+    (line,) = said()
+    assert line.endswith(" ringd.run: job mine begins, with 1 rank")
+    assert said("--log-level", "warning") == []
+
+
 def kill(job: Job, owner: str, whom: str) -> None:
     facts = job.facts()["ranks"][1]
     pids: dict[str, Any] = {
@@ -347,7 +375,40 @@ def test_when_restarts_and_spare_ranks_are_used_up_the_failure_ends_the_job(
     job = start(3, program, "--max-restarts", "1")
     assert job.wait() == 137, job.out + job.err
     assert "starting rank 1 anew (0 left)" in job.err
-    assert "rank 1 failed (signal SIGKILL); ending the job" in job.err
+    assert "rank 1 (started anew once) failed (signal SIGKILL); ending the job" in job.err
+
+
+LETS_NOBODY_IN = """
+    import os, signal, time, numpy, ringd_client
+    with ringd_client.connect(timeout_s={timeout_s}) as comm:
+        comm.barrier()
+        if comm.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            comm.barrier()
+        except ringd_client.CollectiveError:
+            change = comm.reform()
+        {then}
+"""
+
+
+def test_a_rank_that_nobody_lets_in_hears_why(start: Callable[..., Job], folder: Path) -> None:
+    program = LETS_NOBODY_IN.format(timeout_s=5, then="time.sleep(60)")
+    job = start(3, script(folder, program), "--max-restarts", "1")
+    assert job.wait(ENDS_WITHIN_S) == 1
+    assert "rank 1 was not let in within" in job.err
+    assert "ranks 0 and 2 are in epoch 2, and who comes later takes part from the next" in job.err
+    assert "comm.reform()" in job.err
+    assert "rank 1 (started anew once) failed (exit code 1); ending the job" in job.err
+
+
+def test_when_all_others_have_ended_nobody_waits_any_longer_to_be_let_in(
+    start: Callable[..., Job], folder: Path
+) -> None:
+    program = LETS_NOBODY_IN.format(timeout_s=600, then="")
+    job = start(3, script(folder, program), "--max-restarts", "1")
+    assert job.wait(ENDS_WITHIN_S) == 3
+    assert "rank 1 waits to be let in (started anew once), but ranks 0 and 2 ended" in job.err
 
 
 def test_a_daemon_that_dies_is_started_anew_with_its_trainer(start: Callable[..., Job]) -> None:

@@ -100,6 +100,14 @@ def test_ranks_that_wait_for_each_other_in_two_groups_wait_in_a_circle() -> None
     assert "wait in a circle: 0 → 1 → 0" in paragraph(report)
 
 
+@pytest.mark.parametrize("rows", [[["max!1"], ["sum!0"]], [["sum", "sum!1"], ["sum", "sum!0"]]])
+def test_what_has_ended_is_not_said_to_wait(rows: Sequence[Sequence[str]]) -> None:
+    report = explain(dumps(*rows))
+    assert (report.chain, report.circle) == ((), False)
+    assert "wait in a circle" not in paragraph(report)
+    assert "Who waits" not in paragraph(report)
+
+
 def test_each_group_has_an_order_of_its_own_and_the_gravest_parting_comes_first() -> None:
     both = [operation("sum", 0, group=3), operation("sum?", 1, group=3)]
     other = [operation("sum", 0, group=3), operation("max?", 1, group=3)]

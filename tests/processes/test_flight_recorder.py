@@ -11,9 +11,10 @@ from typing import Any
 from ringd.observe import dump_view
 from ringd.observe.dumps import parse, read
 from ringd.observe.explain import explain
+from ringd.observe.explain_text import paragraph
 from tests.processes.harness import Daemons, until
 from tests.processes.inventory import inventory
-from tests.processes.programs import faults
+from tests.processes.programs import calls, faults
 
 
 def reason_of(path: Path) -> str:
@@ -39,6 +40,21 @@ def test_a_rank_that_never_enters_is_found_from_the_dumps_that_all_daemons_left(
     assert report.headline.ranks("never entered") == [1]
     assert report.dumps[1].trainer_pid == group.trainers[1].pid
     group.disconnect()
+
+
+def test_after_a_mismatch_nobody_is_said_to_wait(
+    standing: Callable[[int], Daemons], folder: Path
+) -> None:
+    group = standing(2)
+    for rank in range(2):
+        order = [{"shape": [10 + rank]}]
+        group.trainer(rank).start(calls.sequence, calls=order)
+    for told in group.results():
+        assert [call["error"] for call in told] == ["CollectiveMismatchError"]
+    report = explain([parse(dump_view.ask(group.socket(r))) for r in range(2)])
+    assert report.headline is not None
+    assert report.headline.kind == "mismatch"
+    assert "wait" not in paragraph(report), paragraph(report)
 
 
 def test_a_killed_trainer_makes_every_daemon_dump_its_own_too(

@@ -47,6 +47,16 @@ def test_t5a_a_missing_trainer_is_named_within_the_timeout_and_may_still_come(
     assert [told["value"] for told in group.do(faults.call)] == [2.0] * 2
 
 
+def test_a_trainer_that_comes_late_and_is_not_let_in_hears_who_runs(daemons: Make) -> None:
+    group = daemons(2)
+    group.connect()
+    group.kill_trainer(1)
+    told = group.trainer(1).do(basics.try_connect, timeout_s=1.0)
+    assert told["error"] == "RendezvousError"
+    assert "rank 1 was not let in within 1 s: rank 0 is in epoch 1," in told["text"]
+    assert told["fields"] == {"rank": 1, "epoch": 1, "running": [0]}
+
+
 def test_a_rendezvous_that_serves_once_ends_when_the_job_has_run_and_nobody_is_left(
     daemons: Make,
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from ringd.bench.faults.group import Group, hosts, until
 from ringd.bench.faults.kinds import KINDS, Answer, Kind
 from ringd.bench.faults.network import Network
 from ringd.bench.faults.table import print_rows
-from ringd.bench.main import SCHEMA, machine, versions
+from ringd.bench.report import report
 from ringd.bench.table import progress
 from ringd.errors import UnsupportedPlatformError
 
@@ -44,17 +43,9 @@ def run(
                 found = [kind for kind in chosen if kind.own_network is own_network]
                 tallies += _measure(found, n, rounds, own_network, step)
     rows = [tally.row() for tally in tallies]
-    report: dict[str, Any] = {
-        "schema": SCHEMA,
-        "versions": versions(),
-        "machine": machine(),
-        "rows": [],
-        "faults": rows,
-    }
-    if json_path is not None:
-        json_path.write_text(json.dumps(report, indent=1) + "\n")
+    machine = report(json_path, rows, "faults")["machine"]
     if rows:
-        print_rows(rows, report["machine"])
+        print_rows(rows, machine)
     for tally in tallies:
         for text in tally.odd[:SHOWN_ODD]:
             print(f"{tally.kind.name}, n={tally.n}, {text}", file=sys.stderr)

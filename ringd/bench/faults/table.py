@@ -5,35 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from ringd.bench.table import MIN_WIDTH, figure
+from ringd.bench.table import NO_P99, figure, show, table_for
 
 COLUMNS = (
     "rounds", "survivors", "raised", "named\nculprit", "one\nverdict", "min ms", "median ms",
     "p99 ms", "max ms", "promised\nms", "ok",
 )  # fmt: skip
-CAPTION = """\
+CAPTION = f"""\
 time: from the event to the exception, of each survivor; where none is due, to the end of the call
 that was held up longest. named culprit: survivors that named it, and nobody else.
-one verdict: rounds in which all survivors of an operation had the same. p99 from 100 samples on"""
+one verdict: rounds in which all survivors of an operation had the same. {NO_P99}"""
 
 
 def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
     """One row for each kind and world size."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=MIN_WIDTH)
-    table = Table(
-        title=f"faults on {machine['cpu']}, {machine['cores']} cores",
-        caption=CAPTION,
-        caption_justify="left",
-    )
-    table.add_column("kind", no_wrap=True)
-    table.add_column("n", justify="right")
-    for name in COLUMNS:
-        table.add_column(name, justify="right")
+    columns = ("kind", "n", *COLUMNS)
+    table = table_for("faults", machine, columns, caption=CAPTION, words=("kind",), whole=("kind",))
     for r in rows:
         raises = r["promised_ms"] is not None
         table.add_row(
@@ -51,4 +38,4 @@ def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
             figure(r["promised_ms"], ",.0f"),
             "yes" if r["ok"] else "NO",
         )
-    console.print(table)
+    show(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import statistics
 import subprocess
@@ -12,12 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-from rich.table import Table
-
-from ringd.bench.main import SCHEMA, machine, versions
+from ringd.bench.report import report
 from ringd.bench.startup.children import adopting_orphans, wait_for
-from ringd.bench.table import progress
+from ringd.bench.table import progress, show, table_for
 from ringd.config import environment
 
 TRAINER: Final = "ringd.bench.startup.trainer"
@@ -48,16 +44,8 @@ def run(world_sizes: Sequence[int], *, rounds: int, json_path: Path | None) -> i
                     times.setdefault((n, impl), []).append(_job(impl, n))
                     step(f"{impl} n={n}")
     rows = [_row(n, impl, taken) for (n, impl), taken in times.items()]
-    report: dict[str, Any] = {
-        "schema": SCHEMA,
-        "versions": versions(),
-        "machine": machine(),
-        "rows": [],
-        "startup": rows,
-    }
-    if json_path is not None:
-        json_path.write_text(json.dumps(report, indent=1) + "\n")
-    _print(rows, report["machine"])
+    machine = report(json_path, rows, "startup")["machine"]
+    _print(rows, machine)
     return 0
 
 
@@ -99,15 +87,12 @@ def _row(n: int, impl: str, taken: Sequence[tuple[float, float]]) -> dict[str, A
     }
 
 
-def _print(rows: Sequence[dict[str, Any]], on: dict[str, Any]) -> None:
-    table = Table(
-        title=f"start and end of a job on {on['cpu']}, {on['cores']} cores",
-        caption=CAPTION,
-        caption_justify="left",
+def _print(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
+    columns = ("n", "backend", *COLUMNS)
+    table = table_for(
+        "start and end of a job", machine, columns, caption=CAPTION, words=("backend",)
     )
-    for name in ("n", "backend", *COLUMNS):
-        table.add_column(name, justify="left" if name == "backend" else "right")
     keys = ("min_s", "median_s", "max_s", "cpu_min_s", "cpu_median_s")
     for r in rows:
         table.add_row(str(r["n"]), r["impl"], *(f"{r[key]:.2f}" for key in keys))
-    Console().print(table)
+    show(table)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ringd.bench.crew import Crew
-from ringd.bench.main import SCHEMA, machine, versions
 from ringd.bench.places import ThisHost
+from ringd.bench.report import report
 from ringd.bench.table import progress
 from ringd.bench.torch.figures import Case, Samples, row
 from ringd.bench.torch.table import print_rows
@@ -36,16 +35,8 @@ def run(world_sizes: Sequence[int], *, rounds: int, json_path: Path | None, quic
     with progress(rounds * len(cases)) as step:
         for n in world_sizes:
             rows += _measure([case for case in cases if case.n == n], n, rounds, quick, step)
-    report: dict[str, Any] = {
-        "schema": SCHEMA,
-        "versions": versions(),
-        "machine": machine(),
-        "rows": [],
-        "torch": rows,
-    }
-    if json_path is not None:
-        json_path.write_text(json.dumps(report, indent=1) + "\n")
-    print_rows(rows, report["machine"])
+    machine = report(json_path, rows, "torch")["machine"]
+    print_rows(rows, machine)
     return 0 if all(r["ok"] for r in rows) else 1
 
 

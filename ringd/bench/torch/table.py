@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from ringd.bench.table import MIN_WIDTH, figure
+from ringd.bench.table import NO_P99, figure, show, table_for
 from ringd.config.values import format_size
 
 COLUMNS = (
@@ -22,25 +19,18 @@ COLUMNS = (
     "bits as\ngloo's",
     "ok",
 )
-CAPTION = """\
+CAPTION = f"""\
 all_reduce: one call of dist.all_reduce. ddp step: forward, backward and optimizer of a 25-million-
 parameter network; size: of a rank's gradients. Time = the slowest rank's; ratio = gloo's / ours
-cpu = processor time of a rank, all threads and its daemon included"""
+cpu = processor time of a rank, all threads and its daemon included
+{NO_P99}"""
 
 
 def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
     """One row for each measure, world size and backend."""
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=MIN_WIDTH)
-    table = Table(
-        title=f"torch.distributed on {machine['cpu']}, {machine['cores']} cores",
-        caption=CAPTION,
-        caption_justify="left",
-    )
-    for name in ("measure", "n", "size", "backend", "memory", *COLUMNS):
-        text = name in ("measure", "backend", "memory")
-        table.add_column(name, justify="left" if text else "right")
+    columns = ("measure", "n", "size", "backend", "memory", *COLUMNS)
+    words = ("measure", "backend", "memory")
+    table = table_for("torch.distributed", machine, columns, caption=CAPTION, words=words)
     last = None
     for r in rows:
         if last not in (None, (r["n"], r["measure"])):
@@ -62,4 +52,4 @@ def print_rows(rows: Sequence[dict[str, Any]], machine: dict[str, Any]) -> None:
             {None: "", True: "yes", False: "no"}[r["same_bits"]],
             "yes" if r["ok"] else "NO",
         )
-    console.print(table)
+    show(table)
