@@ -106,6 +106,7 @@ def test_a_page_of_the_tutorial_does_what_it_says(page: Path, tutorial: Path) ->
         run(session, tutorial)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["README.md", "docs/elastic.md", "docs/torch.md"])
 def test_a_page_does_what_it_says(name: str, tmp_path: Path) -> None:
     page = TOP / name
