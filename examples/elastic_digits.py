@@ -47,17 +47,18 @@ def train(comm: ringd_client.Communicator, work: "Work", steps: int) -> None:
             if comm.agree(True):
                 work.commit(reduced, comm)
             reduced = None
-            if comm.agree(bool(comm.newcomers())):
-                comm.reform()
-                in_step = False
+            if not comm.agree(bool(comm.newcomers())):
+                continue
+            reason = "newcomers"
         except (PeerLostError, MembershipChangedError, CollectiveTimeoutError) as error:
-            change = comm.reform()
-            print(f"{error.code}; epoch {change.epoch} has ranks {change.ranks}", flush=True)
-            if comm.ranks[comm.rank] in change.joined:  # an epoch went by without this rank
-                work.is_current = False
-            if reduced is not None and change.agreed:  # the others have committed this step
-                work.commit(reduced, comm)
-            reduced, in_step = None, False
+            reason = error.code
+        change = comm.reform()
+        print(f"{reason}; epoch {change.epoch} has ranks {change.ranks}", flush=True)
+        if comm.ranks[comm.rank] in change.joined:  # an epoch went by without this rank
+            work.is_current = False
+        if reduced is not None and change.agreed:  # the others have committed this step
+            work.commit(reduced, comm)
+        reduced, in_step = None, False
 
 
 class Work:

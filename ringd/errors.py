@@ -4,7 +4,8 @@ Every class says whether the same call may be tried again (``retry``):
 
 - ``never``       the call itself is wrong, or the object is gone;
 - ``same_epoch``  the group stands; the next call on it is an ordinary one;
-- ``new_epoch``   the group of this epoch is over; close, and connect again.
+- ``new_epoch``   the group of this epoch is over; go on by ``reform()``, or close, and connect
+                  again.
 
 An instance carries its facts as ``fields`` (also readable as attributes) beside
 the text, so that a program can act on what a person reads.
@@ -84,7 +85,9 @@ class HandshakeRefusedError(RendezvousError):
 
 
 class QuorumLostError(RendezvousError):
-    """This side of the job may not go on: the others may, without it.
+    """This side of the job may not go on as it is: the others may, without it.
+
+    Who was cut off is let in as a newcomer by another ``reform()``, when it can reach them.
 
     Fields: epoch (that is over), here, missing (ranks).
     """
@@ -136,7 +139,7 @@ class CollectiveError(RingdError):
 
 
 class CollectiveTimeoutError(CollectiveError, TimeoutError):
-    """The call's deadline passed, or a peer that owed bytes was silent too long."""
+    """The call's deadline passed, or a peer whose bytes are waited for was silent too long."""
 
     code: ClassVar[str] = "timeout"
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 STATUS_TIMEOUT_S: Final = 5.0
+RANKS_SHOWN: Final = 16
+"""Of a communicator, in its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,8 +302,17 @@ class Caller(ABC):
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"epoch {self.epoch}"
-        group = f" in group {self.group}" if self.group else ""
+        group = ""
+        if self.group:
+            group = f" in group {self.group} (ranks {_listed(self.ranks)} of the world)"
+        elif self.ranks != tuple(range(self.world_size)):
+            group = f" (started as ranks {_listed(self.ranks)})"
         return f"<{type(self).__name__} rank {self.rank} of {self.world_size}{group}, {state}>"
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ranks[:RANKS_SHOWN]))
+    return f"{shown}, ..." if len(ranks) > RANKS_SHOWN else shown
 
 
 def unreadable(exc: Exception) -> InvalidTensorError:

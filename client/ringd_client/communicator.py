@@ -140,7 +140,8 @@ class Communicator(Caller):
     - ``timeout_s``: the call's one deadline, from its beginning, on all ranks (default:
       ``default_timeout_s`` of ``connect`` or ``new_group``, else the daemon's setting, which is
       300 s unless set).
-    - ``recv_timeout_ms``: end it earlier when a peer that owes bytes is silent for so long.
+    - ``recv_timeout_ms``: end it earlier when a peer whose bytes are waited for is
+      silent for so long.
     - ``algorithm``: "auto", or what the daemon shall use; equal on all ranks.
     - ``preserve_input``: an arena tensor (``comm.empty``) keeps its contents if the call
       fails, at the price of a copy. Ordinary tensors always keep them, and so does every tensor

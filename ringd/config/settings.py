@@ -44,7 +44,7 @@ class Settings(BaseModel):
         quorum: whether only more than half of the last epoch's members may go on: "majority",
             "any", or "auto": majority where the rendezvous is embedded.
         timeout_s: default deadline of a collective call.
-        recv_timeout_ms: longest silence of a peer that owes bytes; 0 is off.
+        recv_timeout_ms: longest silence of a peer whose bytes are waited for; 0 is off.
         segment_bytes: pipelining unit.
         eager_bytes: payloads up to this size need no credit of their receiver.
         max_in_flight: operations that a trainer may have posted and not finished.

@@ -36,6 +36,7 @@ from ringd.rendezvous.events import Lost, Start
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
 from ringd.vocabulary import OpSpec
+from ringd.wire import advice
 from ringd.wire.handshake import LINK, Credentials
 from ringd.wire.raised import Raised
 
@@ -376,10 +377,7 @@ class Node:
     def on_changed(self, epoch: int, rank: int) -> None:
         """The epoch is over: the trainer of ``rank`` asked for the next one."""
         if epoch == self.engine.world.epoch:
-            text = (
-                f"epoch {epoch} is over: rank {rank} asked for the next one. Call reform() on this "
-                "rank too, or close"
-            )
+            text = f"epoch {epoch} is over: rank {rank} asked for the next one. {advice.REFORM_TOO}"
             self.engine.epoch_over(MembershipChangedError(text, epoch=epoch, rank=rank))
 
     def on_not_reformed(self, text: str, facts: dict[str, Any]) -> None:

@@ -115,7 +115,8 @@ class Reforming:
             error = QuorumLostError(
                 f"rank {self._engine.rank} can't reach the rendezvous for {self._timeout_s:g} s, "
                 "and the others may go on without it. Mend the network or start the rendezvous "
-                "anew, then call reform() again, or start this rank anew",
+                "anew, then call reform() again, which lets this rank in as a newcomer if they "
+                "have gone on; or start it anew",
                 epoch=epoch,
                 here=[self._engine.rank],
                 missing=[rank for rank in self._engine.world.ranks if rank != self._engine.rank],

@@ -148,7 +148,7 @@ class Endings:
             group.next_seq = seq + 1
             self._engine.router.early.take(group.number, group.epoch, seq)
             _take_quote(group, seq, verdict)
-            return verdict.copy()
+            return failures.too_late(verdict, self._engine.rank)
         if group.broken is not None:
             return group.broken.copy()
         if group.pending is not None:

@@ -15,7 +15,8 @@ from ringd.errors import (
     RingdError,
     from_wire,
 )
-from ringd.vocabulary import IN_PARTS, OpSpec, unpack_spec
+from ringd.vocabulary import IN_PARTS, MAY_RETURN_EARLY, OpSpec, unpack_spec
+from ringd.wire import advice
 from ringd.wire.bounds import words
 from ringd.wire.raised import Raised
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from ringd.engine.group import Group
     from ringd.engine.operation import Operation
     from ringd.engine.times import Times
+
+_LATE = ("entered late", "never entered")
+"""Cases of a verdict (``ringd.rendezvous.verdicts``) whose culprits may read it themselves."""
 
 
 def ranks_text(ranks: list[int]) -> str:
@@ -44,8 +48,8 @@ def mismatch(
     return CollectiveMismatchError(
         f"{_numbered(seq, ours.group)} differs between ranks: rank {rank} called {ours}, "
         f"rank {peer} called {other}. {hint}Make the same calls with the same arguments in the "
-        "same order on every rank; this operation is void on all ranks, the next call is an "
-        "ordinary one.",
+        f"same order on every rank; this operation is void on all ranks, "
+        f"{_next_call(ours.collective, their_op)}",
         op=ours.collective,
         their_op=their_op,
         group=ours.group,
@@ -53,6 +57,16 @@ def mismatch(
         seq=seq,
         ranks=[rank, peer],
         calls={str(rank): str(ours), str(peer): other},
+    )
+
+
+def _next_call(*calls: str) -> str:
+    """What is true of the next call after a mismatch of these collectives."""
+    if MAY_RETURN_EARLY.isdisjoint(calls):
+        return "the next call is an ordinary one."
+    return (
+        "and a rank that had returned from it already is told at its next call, which then is void "
+        "on all ranks as well."
     )
 
 
@@ -89,8 +103,8 @@ def splits_differ(
     return CollectiveMismatchError(
         f"{_numbered(op.seq, op.spec.group)} differs between ranks: {op.spec}: "
         f"{' and '.join(differ)}. Make each rank's output split for a peer equal to that peer's "
-        "input split for it; this operation is void on all ranks, the next call is an ordinary "
-        "one.",
+        f"input split for it; this operation is void on all ranks, "
+        f"{_next_call(op.spec.collective)}",
         op=op.spec.collective,
         their_op=op.spec.collective,
         group=op.spec.group,
@@ -119,8 +133,8 @@ def refused_locally(
     """A rank's own call was refused before a byte moved; its peers hear of it through this."""
     return CollectiveMismatchError(
         f"{_numbered(seq, spec.group)} is void: on rank {rank} the call {spec} was refused "
-        f"({type(cause).__name__}: {cause.message}). Correct the call there; the next call is an "
-        "ordinary one.",
+        f"({type(cause).__name__}: {cause.message}). Correct the call there; "
+        f"{_next_call(spec.collective)}",
         op=spec.collective,
         group=spec.group,
         epoch=epoch,
@@ -209,8 +223,7 @@ def peer_lost(
     if partial:
         text += "; this is this rank's own view, the rendezvous has not confirmed it"
     return PeerLostError(
-        text + f". Epoch {epoch} is over: call reform() to go on without rank {rank}, or close and "
-        "connect again once it has been started anew.",
+        f"{text}. Epoch {epoch} is over. {advice.after_loss(rank)}",
         rank=rank,
         case=case,
         detail=detail,
@@ -254,9 +267,26 @@ def here(error: RingdError, op: Operation) -> RingdError:
         return error  # it is this rank's view, and says so
     elapsed_s = op.engine.now() - op.started
     done, total = progress["bytes_done"], progress["bytes_total"]
-    text = f"{error.message} Rank {op.rank} had {done} of {total} bytes after {elapsed_s:.2f} s."
+    text = f"{error.message} Rank {op.rank} had {done} of {total} bytes after {elapsed_s:.2f} s"
+    text += _own_part(error, op.rank) + "."
     local = {"bytes_done": done, "bytes_total": total, "elapsed_s": round(elapsed_s, 6)}
     return type(error)(text, **{**error.fields, "rank": op.rank, **local})
+
+
+def too_late(error: RingdError, rank: int) -> RingdError:
+    """The verdict as a rank raises it that makes the call when it has ended at its deadline."""
+    if not isinstance(error, CollectiveTimeoutError):
+        return error.copy()
+    text = f"{error.message} Rank {rank} had not made this call when it ended"
+    text += _own_part(error, rank) + "."
+    return type(error)(text, **{**error.fields, "rank": rank})
+
+
+def _own_part(error: RingdError, rank: int) -> str:
+    """What a rank reads of itself, if the verdict is that it came late."""
+    fields = error.fields
+    is_late = fields.get("case") in _LATE and rank in (fields.get("culprits") or ())
+    return ": this rank came late itself" if is_late else ""
 
 
 def partial(error: RingdError) -> RingdError:
@@ -286,7 +316,7 @@ def end_from_peer(peer: int, data: object) -> RingdError:
     if isinstance(error, PeerLostError):
         verdict = error.fields.get("verdict")
         return PeerLostError(error.message, **{**error.fields, "partial": not verdict})
-    text = f"rank {peer} says that the epoch is over. Call reform(), or close"
+    text = f"rank {peer} says that the epoch is over. {advice.REFORM}"
     return MembershipChangedError(text, **{**error.fields, "partial": True})
 
 

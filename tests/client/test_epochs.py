@@ -106,7 +106,7 @@ def test_reform_tells_who_is_there_and_the_communicator_has_its_new_place(
     assert daemon.reforms == [{"min_size": 2, "timeout_s": 9.0}]
     assert (comm.rank, comm.world_size, comm.epoch) == (2, 5, 5)
     assert comm.ranks == (0, 3, 1, 7, 4)
-    assert repr(comm) == "<Communicator rank 2 of 5, epoch 5>"
+    assert repr(comm) == "<Communicator rank 2 of 5 (started as ranks 0, 3, 1, 7, 4), epoch 5>"
     assert gathered(comm) == [0.0, 100.0, -1.0, 300.0, 400.0]
     daemon.next_place = {**NEXT, "rank": 0, "world_size": 1, "ranks": [1], "agreed": None}
     assert comm.reform().agreed is None

@@ -41,7 +41,8 @@ def test_a_new_group_is_a_call_on_its_parent(comm: Communicator, daemon: StubDae
     assert (group.rank, group.world_size, group.ranks, group.group) == (0, 2, (1, 2), 1)
     assert (comm.rank, comm.world_size, comm.ranks, comm.group) == (1, 3, (0, 1, 2), 0)
     assert type(group) is Communicator
-    assert repr(group) == "<Communicator rank 0 of 2 in group 1, epoch 4>"
+    text = "<Communicator rank 0 of 2 in group 1 (ranks 1, 2 of the world), epoch 4>"
+    assert repr(group) == text
     assert comm.new_group([0, 2]) is None
     assert comm._arena.used_bytes == 0
 

@@ -193,6 +193,7 @@ def test_who_does_not_ask_in_time_is_left_out_and_may_come_back() -> None:
         answer = (await back)[1]
         assert answer is not None
         assert (answer["ranks"], answer["completed_by_any"]) == ([0, 1, 2], -1)
+        assert (answer["joined"], answer["agreed"]) == ([2], None)
         assert not any((await job.all_reduce(0, 1, 2)).values())
 
     play(3, story)
@@ -238,7 +239,10 @@ def test_e3_of_a_split_network_one_side_goes_on(cut_off: int) -> None:
         back = job.reform(cut_off)
         await job.until(lambda: job.cluster.nodes[side[0]].newcomers() == [cut_off])
         assert (await job.reformed(*side))[side[0]]["ranks"] == [*side, cut_off]
-        assert (await back)[0] is None
+        error, facts = await back
+        assert error is None
+        assert facts is not None
+        assert facts["joined"] == [cut_off]  # so it knows that its state is of old
         assert not any((await job.all_reduce(0, 1, 2)).values())
 
     play(3, story)

@@ -1,4 +1,4 @@
-"""The code of README.md and of the tutorial runs, and prints what the pages show.
+"""The code of README.md, of the tutorial and of some other pages runs, and prints what they show.
 
 A fence ``python NAME`` is a file of that name. A fence ``console`` is a session of bash: what
 follows ``$`` is run, the other lines are what it prints, standard error included. Lines are
@@ -108,8 +108,10 @@ def test_a_page_of_the_tutorial_does_what_it_says(page: Path, tutorial: Path) ->
         run(session, tutorial)
 
 
-def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
-    page = TOP / "README.md"
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["README.md", "docs/elastic.md", "docs/torch.md"])
+def test_a_page_does_what_it_says(name: str, tmp_path: Path) -> None:
+    page = TOP / name
     write(files_of(page), tmp_path)
     sessions = sessions_of(page)
     assert sessions
@@ -118,7 +120,9 @@ def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [TOP / "README.md", *TUTORIAL], ids=lambda page: str(page.relative_to(TOP))
+    "page",
+    [TOP / "README.md", TOP / "docs/elastic.md", *TUTORIAL],
+    ids=lambda page: str(page.relative_to(TOP)),
 )
 def test_every_fence_is_of_a_kind_that_is_known(page: Path) -> None:
     for kind, name, _ in FENCE.findall(page.read_text()):

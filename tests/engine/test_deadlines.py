@@ -99,9 +99,14 @@ def test_a_late_entrant_gets_the_stored_verdict_at_once_and_the_next_call_works(
         assert late.code == "timeout"
         assert late.took_s == 0
         assert late.error is not None
+        own = " Rank 2 had not made this call when it ended: this rank came late itself."
+        verdict, told, _ = str(late.error).partition(own)
+        assert told
+        assert late.error.fields["rank"] == 2
         for one in ended:
             assert one.error is not None
-            assert str(one.error).startswith(str(late.error))
+            assert str(one.error).startswith(verdict + " Rank ")
+            assert "itself" not in str(one.error)
             assert one.error.fields["verdict"] == late.error.fields["verdict"]
         await scene.sum_works()
 

@@ -448,6 +448,7 @@ def test_splits_that_differ_raise_on_every_rank_and_name_both_and_their_numbers(
             for call in ended:
                 assert isinstance(call.error, CollectiveMismatchError)
                 assert "rank 0 sends 2 rows to rank 2, which expects 5" in str(call.error)
+                assert "next call, which then is void on all ranks" in str(call.error)
                 assert call.took_s <= MISMATCH_WITHIN_S
             for call in await scene.all(scene.call(r, one, local=good) for r in range(3)):
                 assert call.error is None

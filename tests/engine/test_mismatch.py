@@ -211,6 +211,31 @@ def test_parts_that_differ_in_size_come_with_a_hint_at_counts(
     assert "Make the same calls" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "may_have_returned"),
+    [
+        (ALL_REDUCE, replace(ALL_REDUCE, shape=(9,)), False),
+        (ALL_REDUCE, BARRIER, False),
+        (ROOTED["root 0"], ROOTED["root 1"], True),
+        (ALL_REDUCE, ROOTED["root 0"], True),
+        (PART, ALL_REDUCE, True),
+    ],
+)
+def test_the_text_says_whether_the_next_call_may_be_void_as_well(
+    ours: OpSpec, theirs: OpSpec, may_have_returned: bool
+) -> None:
+    text = str(failures.mismatch(seq=4, epoch=1, rank=0, ours=ours, peer=1, theirs=theirs.packed))
+    assert ("the next call is an ordinary one." in text) == (not may_have_returned)
+    assert ("its next call, which then is void on all ranks" in text) == may_have_returned
+
+
+@pytest.mark.parametrize(("collective", "may_have_returned"), [("all_reduce", 0), ("scatter", 1)])
+def test_so_does_that_of_a_call_that_was_refused(collective: str, may_have_returned: int) -> None:
+    spec, cause = OpSpec(collective, "", "", ()), InvalidArgumentError("no such thing")
+    error = failures.refused_locally(seq=4, epoch=1, rank=0, spec=spec, cause=cause)
+    assert ("the next call is an ordinary one." in str(error)) == (not may_have_returned)
+
+
 def test_coalesced_calls_of_other_shapes_differ_and_that_is_said() -> None:
     scene = Scene(3)
     specs = [

@@ -301,6 +301,8 @@ def test_a_trainer_that_enters_too_late_is_named(n: int) -> None:
         its_own = (await late).error
         assert its_own is not None
         assert its_own.fields["verdict"] == fields["verdict"]
+        assert str(its_own).endswith(": this rank came late itself.")
+        assert "itself" not in "".join(str(call.result().error) for call in calls)
         await goes_on(scene)
 
     each_victim(n, play)

@@ -58,6 +58,7 @@ def test_a_trainer_that_never_enters_is_named_with_what_it_does(
         assert late.took_s == 0
         assert late.error is not None
         assert late.error.fields["verdict"] == fields["verdict"]
+        assert f" Rank {victim} had not made this call when it ended" in str(late.error)
         await goes_on(scene)
 
     each_victim(n, play)

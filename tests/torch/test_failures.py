@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from tests.processes.harness import WIDER
 from tests.torch.conftest import Both, Own
 from tests.torch.programs import failures
@@ -73,6 +77,20 @@ def test_a_killed_rank_is_named_to_all_survivors_by_every_way_of_waiting(own: Ow
             assert way["is_torchs"]
             assert way["fields"]["rank"] == 1
             assert way["after_s"] < 1.0 * WIDER
+        assert after.tolist() == [2.0]
+
+
+@pytest.mark.parametrize("which", [0, 2])
+def test_survivors_destroy_and_init_again_with_fewer_ranks(
+    own: Own, tmp_path: Path, which: int
+) -> None:
+    told = own(failures.fewer, 3, which=which, place_of=str(tmp_path))
+    for rank in {0, 1, 2} - {which}:
+        seen, after = told[rank]
+        assert seen["class"] == "PeerLostError"
+        assert f"rank {which} is lost" in seen["text"]
+        assert "destroy_process_group() and init_process_group() again" in seen["text"]
+        assert "reform()" not in seen["text"]
         assert after.tolist() == [2.0]
 
 

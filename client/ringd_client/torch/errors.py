@@ -3,7 +3,7 @@
 Each class of ``ringd.errors`` has a twin that is a ``torch.distributed.DistBackendError`` too: a
 script that never heard of us catches it as it would catch gloo's or NCCL's, and the fields of a
 verdict (``fields``, ``retry``, ``rank``, ...) are there for who wants them. A limit that the text
-names has torch's name for it.
+names has torch's name for it, and what to do after a loss is what torch.distributed has for it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Final
 from torch.distributed import DistBackendError
 
 from ringd.errors import CollectiveTimeoutError, RingdError
+from ringd.wire import advice
 from ringd.wire.bounds import words
 
 _LIMITS: Final = (
@@ -32,7 +33,7 @@ def for_torch(error: RingdError) -> RingdError:
     if twin is None:
         told = {"__module__": cls.__module__, "__doc__": cls.__doc__}
         twin = _twins[cls] = type(cls.__name__, (cls, DistBackendError), told)
-    message = error.message
+    message = advice.for_torch(error.message, error.fields)
     if isinstance(error, CollectiveTimeoutError):
         for ours, torchs in _LIMITS:
             message = message.replace(ours, torchs)

@@ -34,7 +34,8 @@ class Options:
 
     Attributes:
         deterministic: reductions are the left fold in rank order, whatever size and algorithm.
-        recv_timeout_ms: end a call earlier when a peer that owes bytes is silent for so long.
+        recv_timeout_ms: end a call earlier when a peer whose bytes are waited for is silent for so
+            long.
         arena_limit_bytes: cap of the shared memory; for ``init_process_group`` only.
         adopt_storages: move what is reduced again and again into shared memory, instead of
             copying it at each call; None: as RINGD_ADOPT_STORAGES says, which is on.

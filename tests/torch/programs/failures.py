@@ -107,6 +107,21 @@ def killed(which: int) -> Any:
     return seen, after
 
 
+def fewer(which: int, place_of: str) -> Any:
+    """A rank is killed; the others destroy their group, and make one without it."""
+    rank, n = place()
+    dist.barrier()
+    if rank == which:
+        os.kill(os.getpid(), signal.SIGKILL)
+    seen = caught(lambda: dist.all_reduce(torch.ones(4)))
+    dist.destroy_process_group()
+    left = [r for r in range(n) if r != which]
+    store = dist.FileStore(f"{place_of}/fewer", n - 1)
+    dist.init_process_group("ringd", store=store, rank=left.index(rank), world_size=n - 1)
+    dist.all_reduce(after := torch.ones(1))
+    return seen, after
+
+
 def unsupported() -> Any:
     """What can't work says so."""
     group: Any = dist.group.WORLD
