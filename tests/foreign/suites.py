@@ -37,7 +37,7 @@ os.environ |= {
     "BACKEND": "gloo",
     "WORLD_SIZE": "4",  # read by decorators; a test has what size_of says
     "INIT_METHOD": "file://",  # tests of timeouts want a store that is a file
-    "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "60",
+    "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "100",  # below our own limit: torch shows where ranks hang
     "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
     "OMP_NUM_THREADS": "1",
 }
@@ -86,7 +86,13 @@ class Recorded(MultiProcessTestCase):
         self._start_processes(multiprocessing.get_context("fork").Process)
 
     def run_test(self, test_name: str, parent_pipe: Any) -> None:
-        """For torch, in each rank."""
+        """For torch, in each rank.
+
+        A fork leaves torch's pool of threads broken, and the first thread that needs it makes
+        another: unlocked, so of two that are first one aborts ("Invalid thread pool!"). RPC and
+        distributed autograd start theirs at once. So the pool is made here, by the only thread.
+        """
+        torch.set_num_threads(1)
         test = getattr(self, test_name)
         setattr(self, test_name, functools.partial(self._recorded, test))
         super().run_test(test_name, parent_pipe)
