@@ -30,8 +30,10 @@ SAMPLE = [
     "TestDistributed.test_sparse_all_reduce_sum",
     "RpcTest.test_init_pg_then_rpc",
     "DdpComparisonTest.test_ddp_comparison",
-    "DdpUnderDistAutogradTest.test_backward_ddp_outside_uneven_inputs",
+    "DdpComparisonTest.test_ddp_comparison_uneven_inputs",
 ]
+"""None of DdpUnderDistAutogradTest, which `make foreign` runs: its ranks are told to end by a notify
+that is lost on one that does not wait yet, which a busy machine can make of any."""
 
 LIMIT_S = 120
 """For one that hangs: on a crowded machine the longest takes 20 s."""
