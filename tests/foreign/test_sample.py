@@ -32,9 +32,8 @@ SAMPLE = [
     "DdpComparisonTest.test_ddp_comparison",
     "DdpComparisonTest.test_ddp_comparison_uneven_inputs",
 ]
-"""None of DdpUnderDistAutogradTest, which `make foreign` runs: its ranks are told to end by a notify
-that is lost on one that does not wait yet, which a busy machine can make of any."""
-
+"""None of DdpUnderDistAutogradTest, which `make foreign` runs: there a notify ends a rank, and is
+lost on one that does not wait yet, which a busy machine can make of any."""
 LIMIT_S = 120
 """For one that hangs: on a crowded machine the longest takes 20 s."""
 WITHIN_S = 900
