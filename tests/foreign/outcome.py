@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 BAR = 0.9
 """Of the tests that gloo passes, ringd is to pass at least so many."""
+
+
+_SAYS = re.compile(
+    r"terminate called|  what\(\)|Fatal |\S+ ringd\.\w+(\[\d+\])?: (warning|error): "
+)
+_FIRST_LINES, _LAST_LINES = 10, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,26 @@ def judged(
 def executed_in(ranks: Sequence[Mapping[str, Any]]) -> int:
     """How many ranks ran the test to its end."""
     return sum(rank["outcome"] == "passed" for rank in ranks)
+
+
+def account(one: Outcome, log: str) -> str:
+    """Why a test did not pass, for who has nothing but this text: a log of CI.
+
+    Args:
+        log: what its processes wrote, and what unittest says at the end. How it ended is at its
+            end; what began it (a process that aborted, a daemon's warning) can be far above.
+    """
+    lines = log.rstrip().splitlines()
+    first = [line for line in lines[:-_LAST_LINES] if _SAYS.match(line)][:_FIRST_LINES]
+    ran = f"{one.executed} of {one.ranks} ranks ran it to its end"
+    parts = [
+        f"{one.test} {one.outcome} under {one.backend} after {one.seconds} s: {ran}",
+        one.reason,
+        *(["its log, first of all:", *first] if first else []),
+        "its log, at the end:" if lines else "there is no log",
+        *lines[-_LAST_LINES:],
+    ]
+    return "\n".join(parts)
 
 
 def passed_by_both(outcomes: Sequence[Outcome]) -> tuple[int, int]:

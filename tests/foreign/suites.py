@@ -9,6 +9,9 @@ changed. What is, beside the name:
   than most tests.
 - ringd is among the backends whose calls a profiler shows, so it is held to that as gloo is.
 - Tests of RPC have the word "gloo" in their calls; the backend under test takes its place.
+- Their ranks wait for each other at the end of init_process_group, as TORCH_DIST_INIT_BARRIER has
+  it. Otherwise RPC may call a rank that has not noted its group yet ("Default process group has
+  not been initialized"): a race of those tests, which gloo loses too on a busy machine.
 - Tests that torch skips for fewer than 4 or 8 ranks get so many.
 
 A test that "passes" may have run nothing in any rank. So each rank writes down what became of it.
@@ -37,7 +40,7 @@ os.environ |= {
     "BACKEND": "gloo",
     "WORLD_SIZE": "4",  # read by decorators; a test has what size_of says
     "INIT_METHOD": "file://",  # tests of timeouts want a store that is a file
-    "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "60",
+    "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": "100",  # below our own limit: torch shows where ranks hang
     "PYTORCH_PRINT_REPRO_ON_FAILURE": "0",
     "OMP_NUM_THREADS": "1",
 }
@@ -86,7 +89,13 @@ class Recorded(MultiProcessTestCase):
         self._start_processes(multiprocessing.get_context("fork").Process)
 
     def run_test(self, test_name: str, parent_pipe: Any) -> None:
-        """For torch, in each rank."""
+        """For torch, in each rank.
+
+        A fork leaves torch's pool of threads broken, and the first thread that needs it makes
+        another: unlocked, so of two that are first one aborts ("Invalid thread pool!"). RPC and
+        distributed autograd start theirs at once. So the pool is made here, by the only thread.
+        """
+        torch.set_num_threads(1)
         test = getattr(self, test_name)
         setattr(self, test_name, functools.partial(self._recorded, test))
         super().run_test(test_name, parent_pipe)
@@ -189,9 +198,12 @@ def run(case: unittest.TestCase, backend: str, records: Path) -> unittest.TestRe
     create = dist.init_process_group
 
     def create_under_test(*args: Any, **kwargs: Any) -> None:
-        if not isinstance(case, TestDistributed):
+        if isinstance(case, TestDistributed):
+            create(*args, **kwargs)
+        else:
             kwargs["backend"] = backend
-        create(*args, **kwargs)
+            with mock.patch.dict(os.environ, TORCH_DIST_INIT_BARRIER="1"):
+                create(*args, **kwargs)
         _made.append(dist.get_backend())
 
     with mock.patch.object(dist, "init_process_group", create_under_test):

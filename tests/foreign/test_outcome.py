@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.foreign.outcome import BAR, Outcome, broken, is_enough, judged
+from tests.foreign.outcome import BAR, Outcome, account, broken, is_enough, judged
 
 FINE = {"skipped": None, "error": ""}
 
@@ -44,6 +44,21 @@ def test_judgement(
     found = judged(result, told, 3, "ringd")
     assert found[0] == outcome
     assert reason in found[1]
+
+
+def test_the_account_of_a_failure_has_its_reason_and_both_ends_of_its_log() -> None:
+    one = Outcome("T.t", "ringd", 6, 2, "failed", "RuntimeError: " + "x" * 3000, 7.5)
+    began = [
+        "terminate called after throwing an instance of 'c10::Error'",
+        "2026-11-30T20:14:33.088Z ringd.daemon[0]: warning: epoch 1 is over: rank 1, trainer died",
+    ]
+    lines = ["dull"] * 50 + began + [f"line {i}" for i in range(100)]
+    told = account(one, "\n".join(lines)).splitlines()
+    assert told[0] == "T.t failed under ringd after 7.5 s: 2 of 6 ranks ran it to its end"
+    assert told[1] == one.reason
+    assert told[3:5] == began
+    assert told[6:] == [f"line {i}" for i in range(60, 100)]
+    assert account(one, "").endswith("there is no log")
 
 
 def outcomes(backend: str, passed: int, failed: int) -> list[Outcome]:

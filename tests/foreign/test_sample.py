@@ -7,9 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
+
+from tests.foreign.outcome import Outcome, account
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,31 +30,59 @@ SAMPLE = [
     "TestDistributed.test_sparse_all_reduce_sum",
     "RpcTest.test_init_pg_then_rpc",
     "DdpComparisonTest.test_ddp_comparison",
-    "DdpUnderDistAutogradTest.test_backward_ddp_outside_uneven_inputs",
+    "DdpComparisonTest.test_ddp_comparison_uneven_inputs",
 ]
+"""None of DdpUnderDistAutogradTest, which `make foreign` runs: there a notify ends a rank, and is
+lost on one that does not wait yet, which a busy machine can make of any."""
+LIMIT_S = 120
+"""For one that hangs: on a crowded machine the longest takes 20 s."""
+WITHIN_S = 900
+"""For all, two at a time: enough for most of them to hang."""
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(WITHIN_S + 60)]
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What became of the sample, by name. In a process of its own: torch's tests go by settings."""
+def accounts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Why each of the sample did not pass, by name; "": it did.
+
+    In a process of its own: torch's tests go by settings.
+    """
     results = tmp_path_factory.mktemp("foreign")
     command = [sys.executable, "-m", "tests.foreign", *SAMPLE, "--backend", "ringd"]
-    with (results / "log").open("w") as log:
-        subprocess.run(
-            [*command, "--limit", "60", "--results", str(results)],
+    log = results / "log"
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            [*command, "--limit", str(LIMIT_S), "--results", str(results)],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": "client"},
-            stdout=log,
-            timeout=280,
-            check=False,  # of what failed, the test says so
-        )
-    return {one["test"]: one for one in json.loads((results / "outcomes.json").read_text())}
+            stdout=output,
+            stderr=output,
+        ) as process,
+    ):
+        try:
+            process.wait(WITHIN_S)  # of what failed, each test says so
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"not done within {WITHIN_S} s:\n{log.read_text()}", pytrace=False)
+        finally:
+            process.terminate()  # a kill would leave ranks behind
+    told = results / "outcomes.json"
+    if not told.exists():
+        text = f"it ended with {process.returncode} before its end:\n{log.read_text()}"
+        pytest.fail(text, pytrace=False)
+    outcomes = [Outcome(**one) for one in json.loads(told.read_text())]
+    return {one.test: _account(one, results) for one in outcomes}
+
+
+def _account(one: Outcome, results: Path) -> str:
+    if one.outcome == "passed" and one.executed == one.ranks >= 3:
+        return ""
+    log = results / f"{one.test}.{one.backend}.log"
+    return account(one, log.read_text() if log.exists() else "")
 
 
 @pytest.mark.parametrize("name", SAMPLE)
-def test_torchs_own(outcomes: dict[str, dict[str, Any]], name: str) -> None:
-    one = outcomes[name]
-    assert one["outcome"] == "passed", one
-    assert one["executed"] == one["ranks"] >= 3
+def test_torchs_own(accounts: dict[str, str], name: str) -> None:
+    if accounts[name]:
+        pytest.fail(accounts[name], pytrace=False)

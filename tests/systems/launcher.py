@@ -59,6 +59,7 @@ def begin(request: dict[str, Any], rank: int) -> tuple[int, int]:
     if pid:
         os.close(readable)
         return pid, writable
+    torch.set_num_threads(1)  # see tests.foreign.suites.Recorded.run_test
     os.close(writable)  # and those of the ranks before us stay open, which hurts nobody
     become(request, rank, os.read(readable, 16).decode())
     os.close(readable)

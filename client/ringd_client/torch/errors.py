@@ -4,15 +4,18 @@ Each class of ``ringd.errors`` has a twin that is a ``torch.distributed.DistBack
 script that never heard of us catches it as it would catch gloo's or NCCL's, and the fields of a
 verdict (``fields``, ``retry``, ``rank``, ...) are there for who wants them. A limit that the text
 names has torch's name for it, and what to do after a loss is what torch.distributed has for it.
+
+A twin is found here by the name of its class, so it can be pickled: torch's RPC sends the class of
+what a callee raised, multiprocessing the error itself.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from torch.distributed import DistBackendError
 
-from ringd.errors import CollectiveTimeoutError, RingdError
+from ringd import errors  # none of its names here: they are those of the twins
 from ringd.wire import advice
 from ringd.wire.bounds import words
 
@@ -21,22 +24,44 @@ _LIMITS: Final = (
     (words("timeout_s"), "the timeout of the call"),
 )
 
-_twins: dict[type[RingdError], type[RingdError]] = {}
+_twins: dict[type[errors.RingdError], type[errors.RingdError]] = {}
 
 
-def for_torch(error: RingdError) -> RingdError:
+def for_torch(error: errors.RingdError) -> errors.RingdError:
     """The same error in its class's twin."""
     cls = type(error)
     if issubclass(cls, DistBackendError):
         return error.copy()
-    twin = _twins.get(cls)
-    if twin is None:
-        told = {"__module__": cls.__module__, "__doc__": cls.__doc__}
-        twin = _twins[cls] = type(cls.__name__, (cls, DistBackendError), told)
     message = advice.for_torch(error.message, error.fields)
-    if isinstance(error, CollectiveTimeoutError):
+    if isinstance(error, errors.CollectiveTimeoutError):
         for ours, torchs in _LIMITS:
             message = message.replace(ours, torchs)
-    made = twin(message, **error.fields)
+    made = _twin_of(cls)(message, **error.fields)
     made.__cause__ = error.__cause__
     return made
+
+
+def _twin_of(cls: type[errors.RingdError]) -> type[errors.RingdError]:
+    """Always the same one for a class, whichever thread asks first."""
+    twin = _twins.get(cls)
+    if twin is None:
+        told = {"__module__": __name__, "__doc__": cls.__doc__, "__reduce__": _reduced}
+        twin = _twins.setdefault(cls, type(cls.__name__, (cls, DistBackendError), told))
+    return twin
+
+
+def _reduced(error: errors.RingdError) -> tuple[Any, ...]:
+    """For pickle: as the plain class does it, and its twin made of it."""
+    return (_rebuilt, (error.to_wire(),))
+
+
+def _rebuilt(data: dict[str, Any]) -> errors.RingdError:
+    return for_torch(errors.from_wire(data))
+
+
+def __getattr__(name: str) -> type[errors.RingdError]:
+    """The twin of a class of ``ringd.errors``; a process may be sent one before it made any."""
+    cls = getattr(errors, name, None)
+    if isinstance(cls, type) and issubclass(cls, errors.RingdError):
+        return _twin_of(cls)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

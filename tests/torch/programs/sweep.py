@@ -37,10 +37,15 @@ def plain(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def tried(call: Callable[[], Any]) -> Any:
-    """What a call gives, or in a text why it was refused."""
+    """What a call gives, or in a text why it was refused.
+
+    A group that failed has refused nothing: that is raised, with its verdict.
+    """
     try:
         return call()
     except (RuntimeError, TypeError, ValueError) as exc:
+        if isinstance(exc, dist.DistBackendError) and not isinstance(exc, (TypeError, ValueError)):
+            raise
         return f"refused: {exc}"
 
 
