@@ -76,6 +76,7 @@ async def test_a_file_for_each_daemon_and_an_error_for_each_that_is_gone(
     served: Path, tmp_path: Path
 ) -> None:
     going = bound(served.parent / "0.sock", listens=True)
+    going.settimeout(20)
     loaded = load({}, environ={"XDG_RUNTIME_DIR": str(tmp_path)})
     with going, ThreadPoolExecutor() as pool:
         hangs_up = [pool.submit(lambda: going.accept()[0].close()) for _ in range(2)]
