@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ringd.bench.table import MIN_WIDTH
 from ringd.vocabulary import ALGORITHMS, DTYPES, REDUCING, reductions
 
 pytest.importorskip("sklearn")
@@ -127,7 +128,7 @@ def test_a_pipe_gets_plain_text_and_no_progress(shown: Shown) -> None:
     assert "\x1b" not in shown.stdout
     for part in ("1. Verify", "2. Bytes", "3. Timing", "4. Training", "5. Fault"):
         assert part in shown.stdout
-    assert max(map(len, shown.stdout.splitlines())) <= 132
+    assert max(map(len, shown.stdout.splitlines())) <= MIN_WIDTH
 
 
 def test_the_plots_are_drawn(shown: Shown) -> None:

@@ -32,6 +32,11 @@ class Ask:
         return self.n <= (32 if self.reduces_16_bit else 16)
 
     @property
+    def large(self) -> bool:
+        plain = not self.in_order and not self.reduces_16_bit and not self.one_host
+        return plain and self.n > 2 and self.total >= self.n * 256 * KIB
+
+    @property
     def chain_pays(self) -> bool:
         k, s = (self.n - 1).bit_length(), self.total // (512 * KIB)
         return self.n > 2 and self.n - 2 + s < k * s
@@ -45,8 +50,8 @@ def resolve(ask: Ask) -> str:
     rules: dict[str, Callable[[Ask], str]] = {
         "all_reduce": _all_reduce,
         "reduce": _reduce,
-        "reduce_scatter": lambda a: "direct" if a.in_order or a.few else "ring",
-        "all_gather": lambda a: "direct" if a.n <= 16 else "ring",
+        "reduce_scatter": lambda a: "direct" if not a.large and (a.in_order or a.few) else "ring",
+        "all_gather": lambda a: "direct" if not a.large and a.n <= 16 else "ring",
         "gather": _through_root,
         "scatter": _through_root,
         "all_to_all": _all_to_all,
@@ -72,6 +77,8 @@ def _on_one_host(ask: Ask) -> str:
 def _all_reduce(ask: Ask) -> str:
     if ask.total <= min(32 * KIB, 64 * KIB // max(1, ask.n - 1)):
         return "exchange"
+    if ask.large:
+        return "ring"
     if ask.few:
         return "direct"
     if ask.in_order:
