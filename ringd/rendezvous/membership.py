@@ -40,7 +40,7 @@ from ringd.rendezvous.events import (
 from ringd.rendezvous.gathering import Gathering
 from ringd.rendezvous.link_verdict import GATHER_LINK_REPORTS_S, LinkReports, judge
 from ringd.rendezvous.recovery import TOO_FEW_BACK, Recovery
-from ringd.rendezvous.reforming import Wishes, ranks_text
+from ringd.rendezvous.reforming import Wishes, other_side_text, ranks_text
 from ringd.rendezvous.seats import Seat
 from ringd.rendezvous.sentences import Sentences
 from ringd.rendezvous.silence import Silence
@@ -335,17 +335,18 @@ class Membership:
         late = [rank for rank in self._survivors() if rank not in wishes.asked]
         if due is None or (late and now < due):
             return []
-        choice = wishes.choose(self.members, self._left, new, majority=self._majority)
+        choice = wishes.choose(
+            self.members,
+            self._left,
+            new,
+            majority=self._majority,
+            returned=[rank for rank in new if self._seats[rank].is_of(self.epoch)],
+        )
         if not choice.members and not choice.final and now < due:
             return []
         if choice.cut_off and now < due and self._any_silent(choice.members):
             return []
-        others = ", ".join(map(str, choice.members)) or "the others"
-        out = self._refuse(
-            choice.cut_off,
-            f"the links between this side and {others} are down, and that side goes on. Mend the "
-            "network and connect again",
-        )
+        out = self._refuse(choice.cut_off, other_side_text(choice.members))
         if choice.members:
             for rank in (*late, *choice.cut_off):
                 self._seats[rank].running = False

@@ -65,7 +65,13 @@ class Wishes:
         return [rank for rank, due in self.due.items() if now >= due]
 
     def choose(
-        self, old: Sequence[int], left: Collection[int], new: Sequence[int], *, majority: bool
+        self,
+        old: Sequence[int],
+        left: Collection[int],
+        new: Sequence[int],
+        *,
+        majority: bool,
+        returned: Collection[int] = (),
     ) -> Choice:
         """The next epoch of those that asked, and of newcomers.
 
@@ -75,16 +81,19 @@ class Wishes:
                 daemon: they are on no other side.
             new: seats whose trainers wait to be let in.
             majority: more than half of the members must go on.
+            returned: members that were lost and are back as newcomers, and were in no later
+                epoch: they count for the majority, as no other side has them.
         """
         here = [rank for rank in old if rank in self.asked]
         cuts = {frozenset((r, p)) for r in here for p in self.asked[r].cut_off if p in here}
         side = together(here, cuts)
         cut_off = tuple(rank for rank in here if rank not in side)
         base = [rank for rank in old if rank not in left]
-        missing = [rank for rank in base if rank not in side]
-        if majority and 2 * len(side) <= len(base):
+        back = [rank for rank in base if rank in side or rank in returned]
+        missing = [rank for rank in base if rank not in back]
+        if majority and 2 * len(back) <= len(base):
             text = (
-                f"only {ranks_text(side)} of the {len(base)} members of the last epoch that may "
+                f"only {ranks_text(back)} of the {len(base)} members of the last epoch that may "
                 f"live came together, without {ranks_text(missing)}: that is no majority, and the "
                 "others may go on without these. Start the job anew from its last checkpoint, or "
                 "allow it with quorum=any if there can be no other side"
@@ -143,3 +152,12 @@ def ranks_text(ranks: Sequence[int]) -> str:
     if not ranks:
         return "no rank"
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
+
+
+def other_side_text(members: Sequence[int]) -> str:
+    """For those that ``members``, who go on, can't reach."""
+    others = ranks_text(members) if members else "the others"
+    return (
+        f"the links between this side and {others} are down, and that side goes on. Mend the "
+        "network and call reform() again, which lets these in as newcomers"
+    )

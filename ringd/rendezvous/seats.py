@@ -28,6 +28,11 @@ class Seat:
     attempt: int = 0
     running: bool = False
 
+    def is_of(self, epoch: int) -> bool:
+        """Whether that epoch was the last one of its daemon when it came."""
+        claim = None if self.daemon is None else self.daemon.claim
+        return claim is not None and claim.epoch == epoch
+
     def describe(self) -> dict[str, Any]:
         """For a status; its daemon must have joined."""
         daemon = self.daemon

@@ -73,6 +73,29 @@ def test_a_majority_is_more_than_half_of_those_who_did_not_leave(
     assert choice.final == (not members)
 
 
+def test_members_that_are_back_as_newcomers_count_for_the_majority() -> None:
+    asked = wishes(ReformWanted(0, 1, 1))
+    choice = asked.choose((0, 1, 2), (), (2,), majority=True, returned=(2,))
+    assert choice.members == (0, 2)
+    assert asked.choose((0, 1, 2), (), (2,), majority=True).final, "what was started anew does not"
+
+
+@pytest.mark.parametrize(("claimed", "goes_on"), [(1, True), (None, False), (2, False)])
+def test_who_may_have_been_on_another_side_does_not_count(
+    claimed: int | None, goes_on: bool
+) -> None:
+    job = Job(3, majority=True)
+    job.come(0, 1, 2)
+    for rank in (1, 2):
+        job.say(DaemonLost(rank, "reset"))
+    job.say(DaemonAdmitted(1, "10.0.0.1:2"))
+    claim = None if claimed is None else Claim(claimed, (0, 1, 2), running=True)
+    job.say(DaemonJoined(1, Address("10.0.0.1", 4000), claim=claim))
+    told = dict(kinds(job.say(TrainerAttached(1, 2), ReformWanted(0, 1, 2))))
+    assert ("start" in told) == goes_on
+    assert ("not_reformed" in told) != goes_on
+
+
 def test_newcomers_fill_up_to_the_wanted_size_and_stand_behind() -> None:
     found = wishes(ReformWanted(2, 1, 1, min_size=3), ReformWanted(1, 1, 1))
     short = found.choose((2, 1, 3), (), (), majority=False)
