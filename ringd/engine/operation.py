@@ -405,11 +405,12 @@ class Operation:
                     flow.link.connection.fail(exc)
 
     def bound_deadline(self, deadline: float, peer: int) -> None:
-        """A peer's deadline for this operation is ours too: the first to expire ends it."""
-        if deadline and deadline < self.deadline:
-            self.deadline = deadline
-            if deadline + OTHERS_S < self.due:
-                self.due, self.bounded_by = deadline + OTHERS_S, peer
+        """A peer's deadline for this operation is ours too: the first to expire ends it.
+
+        About as late as the one that we have is none: it may be the same, told back to us.
+        """
+        if deadline and deadline + OTHERS_S < self.deadline:
+            self.deadline, self.due, self.bounded_by = deadline, deadline + OTHERS_S, peer
 
     def mismatch(self, peer: int, theirs: bytes) -> None:
         """A peer called something else at our place in the order."""

@@ -117,6 +117,26 @@ def test_whose_deadline_it_was_is_told_by_that_rank_even_if_others_hear_of_it_fi
     scene.run(main)
 
 
+def test_what_is_told_back_again_and_again_does_not_shorten_a_deadline() -> None:
+    """Each sign of life carries what is left, a little less than is true, and is answered."""
+    scene = Scene(3)
+
+    async def main() -> None:
+        scene.call(0, EXCHANGE, timeout_s=5.0)
+        scene.call(1, EXCHANGE, timeout_s=5.0)
+        await asyncio.sleep(0.5)
+        (op,) = scene.engine(0).live
+        assert isinstance(op, Operation)
+        before = op.deadline
+        for _ in range(100):
+            op.bound_deadline(op.deadline - 0.002, 1)
+        assert (op.deadline, op.due, op.bounded_by) == (before, before, -1)
+        op.bound_deadline(before - 1.0, 1)
+        assert (op.deadline, op.bounded_by) == (before - 1.0, 1)
+
+    scene.run(main)
+
+
 def test_a_deadline_of_a_rank_that_can_not_say_so_is_told_as_that_ranks() -> None:
     scene = Scene(3)
 
