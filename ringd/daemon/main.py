@@ -127,7 +127,7 @@ async def _daemon(loaded: Loaded) -> None:
     loop = asyncio.get_running_loop()
     log = logging.getLogger(f"ringd.daemon[{settings.rank}]")
     deadline = loop.time() + settings.join_timeout_s
-    recorder = AccountingFile(settings.accounting) if settings.accounting else None
+    recorder = AccountingFile(settings.accounting, log) if settings.accounting else None
     dumper = Dumper(
         loop,
         lambda reason: node.snapshot(reason),

@@ -68,7 +68,7 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
         raise ConfigError(f"the command {command[0]!r} is not found{hint}")
     _set_up_log(loaded)
     if loaded.settings.accounting is not None:
-        AccountingFile(loaded.settings.accounting).close()  # before anything is started
+        AccountingFile(loaded.settings.accounting, log).close()  # before anything is started
     job = _prepare(n, loaded)
     log.info("job %s begins, with %d rank%s", job.job_id, n, "" if n == 1 else "s")
     try:

@@ -11,6 +11,7 @@ wait_ns (the rest: waiting for peers, sockets and copies). Of a message, which h
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,13 +91,19 @@ def line_of_post(post: Post, error: RingdError | None, ended_ns: int) -> dict[st
 class AccountingFile:
     """Appends lines to a file; each is whole, and visible when the operation has ended.
 
+    Operations don't wait for a disk that is full: the first line that can't be written is the end
+    of the accounting, with a warning.
+
     Raises:
         ConfigError: the file can't be opened.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, log: logging.Logger) -> None:
+        self._path = path
+        self._log = log
+        self._broken = False
         try:
-            self._file = path.open("a", buffering=1, encoding="utf-8")
+            self._file = path.open("ab", buffering=0)
         except OSError as exc:
             raise ConfigError(
                 f"accounting = {str(path)!r} can't be written: {exc.strerror}", key="accounting"
@@ -111,7 +118,15 @@ class AccountingFile:
         self._write(line_of_post(post, error, time.monotonic_ns()))
 
     def _write(self, facts: dict[str, Any]) -> None:
-        self._file.write(json.dumps(facts, separators=(",", ":")) + "\n")
+        if self._broken:
+            return
+        left = memoryview((json.dumps(facts, separators=(",", ":")) + "\n").encode())
+        try:
+            while left:
+                left = left[self._file.write(left) or 0 :]
+        except OSError as exc:
+            self._broken = True
+            self._log.warning("the accounting in %s ends here: %s", self._path, exc.strerror)
 
     def close(self) -> None:
         """Close the file."""

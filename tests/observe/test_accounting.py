@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ from ringd.vocabulary import ANY_SOURCE
 from tests.engine.mail_scene import MailScene, message
 from tests.engine.scene import ALL_REDUCE
 
+LOG = logging.getLogger("ringd.test.accounting")
 SIZES = {"segment_bytes": 4096, "eager_bytes": 1024}
 
 
 def account(scene: MailScene, folder: Path) -> None:
     """Have all ranks append to one file, as the daemons of ``ringd run`` do."""
     for node in scene.cluster.nodes:
-        node._recorder = AccountingFile(folder / "bytes.jsonl")
+        node._recorder = AccountingFile(folder / "bytes.jsonl", LOG)
 
 
 def lines(folder: Path, **wanted: Any) -> list[dict[str, Any]]:
@@ -93,3 +95,23 @@ def test_a_message_that_failed_says_so_and_how_far_it_came(tmp_path: Path) -> No
         assert told[3]["sent"] == {"1": {"payload": 0}}
 
     scene.run(main)
+
+
+def test_a_full_disk_ends_the_accounting_and_no_operation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        await scene.sum_works()
+        files = [AccountingFile(Path("/dev/full"), LOG) for _ in scene.cluster.nodes]
+        for node, file in zip(scene.cluster.nodes, files, strict=True):
+            node._recorder = file
+        for _ in range(3):
+            await scene.sum_works()
+        for file in files:
+            file.close()
+
+    scene.run(main)
+    told = [record.getMessage() for record in caplog.records if record.name == LOG.name]
+    assert told == ["the accounting in /dev/full ends here: No space left on device"] * 2
