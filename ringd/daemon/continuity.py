@@ -150,15 +150,15 @@ class DaemonContinuity:
         """All is as before."""
         self.why_lost = ""
 
-    def out_of_reach(self, within: str) -> RendezvousError:
+    def out_of_reach(self, within: str, why: str) -> RendezvousError:
         """No epoch could begin ``within`` a trainer's time."""
         at = self._places.at
         return RendezvousError(
-            f"the rendezvous at {at} is out of reach ({self.why_lost}), so no epoch could begin "
+            f"the rendezvous at {at} is out of reach ({why}), so no epoch could begin "
             f"{within}. See that it runs: this daemon goes back to it by itself. Then connect "
             "again; if it only takes longer, raise timeout_s of connect().",
             address=str(at),
-            cause=self.why_lost,
+            cause=why,
         )
 
     # The office

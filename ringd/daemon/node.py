@@ -234,8 +234,9 @@ class Node:
         trainer = self._trainer
         assert trainer is not None
         within = f"within {self._attach_timeout_s:.3g} s"
-        if self._in_group and not self._agent.connected:
-            error = self._continuity.out_of_reach(within)
+        silence = self._agent.silence() if self._agent.connected else self._continuity.why_lost
+        if self._in_group and silence:
+            error = self._continuity.out_of_reach(within, silence)
         elif self._presence.running:
             error = not_let_in(self.rank, self._presence, within)
         else:

@@ -102,9 +102,10 @@ class Reforming:
     def _expire(self) -> None:
         epoch = self._engine.world.epoch
         rank, running = self._engine.rank, self.presence.running
-        if self._agent.connected and running and rank not in running:
+        answers = self._agent.connected and not self._agent.silence()
+        if answers and running and rank not in running:
             error: RingdError = not_let_in(rank, self.presence, f"within {self._timeout_s:g} s")
-        elif self._agent.connected:
+        elif answers:
             error = RendezvousError(
                 f"no next epoch within {self._timeout_s:g} s: epoch {epoch} is over, and not "
                 f"enough ranks asked for another one (min_size {self._min_size}). Call reform() "

@@ -238,6 +238,8 @@ def peer_lost(
 def left_before(group: Group, rank: int) -> PeerLostError:
     """A rank said goodbye before a call that needs it."""
     detail = f"it said goodbye before operation {group.left[rank]}"
+    if not group.left[rank] and not group.number:
+        detail += ", or had waited too long for this epoch to begin"
     if group.number:
         detail += f" of group {group.number}"
     verdict = f"{group.epoch}.left{rank}"  # all were told by the rendezvous: one id for all

@@ -32,6 +32,9 @@ from ringd.wire.frame import FrameError, Limits
 from ringd.wire.handshake import RENDEZVOUS, Credentials, Expectation, Identity
 from ringd.wire.raised import Raised
 
+ANSWER_S = 0.25
+"""A rendezvous that takes longer to answer a heartbeat is stopped, cut off, or overloaded."""
+
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
@@ -117,6 +120,11 @@ class Agent:
     def connected(self) -> bool:
         """The rendezvous is there."""
         return self._connection is not None
+
+    def silence(self) -> str:
+        """Why it is in vain to wait for the rendezvous, if it is connected; "": it is not."""
+        unanswered_s = self._heart.unanswered_s()
+        return f"it has not answered for {unanswered_s:.1f} s" if unanswered_s > ANSWER_S else ""
 
     async def join(self, advertise: Advertise, *, deadline: float) -> Address:
         """Reach the rendezvous and take our rank's place.

@@ -33,6 +33,7 @@ class Heart:
         self._every_s = every_s
         self._limit_s = limit_s
         self._heard_at = self._due = 0.0
+        self._beat_at = 0.0  # of the first beat that has had no answer
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -44,6 +45,11 @@ class Heart:
     def heard(self) -> None:
         """Something came."""
         self._heard_at = asyncio.get_running_loop().time()
+        self._beat_at = 0.0
+
+    def unanswered_s(self) -> float:
+        """For how long a beat has had no answer; 0.0: none is owed."""
+        return asyncio.get_running_loop().time() - self._beat_at if self._beat_at else 0.0
 
     def end(self) -> None:
         """The connection is gone; may be called twice."""
@@ -68,4 +74,5 @@ class Heart:
             self._silent()
         else:
             self._beat()
+            self._beat_at = self._beat_at or now
             self._set_timer()

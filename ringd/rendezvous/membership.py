@@ -327,6 +327,8 @@ class Membership:
         if self._recovery.waiting:
             text = TOO_FEW_BACK.format(missing=ranks_text(self._recovery.absent()))
             return self._refuse(self._wishes.overdue(now), text)
+        if self._silence.in_doubt(now):  # who asks may have given up, a message later
+            return []
         new = self._gathering.newcomers()
         if not self.running():
             return self._start(new, None) if self._gathering.may_begin(now) else []

@@ -39,14 +39,19 @@ class Silence:
         return self._heard_at.get(rank, then) <= then
 
     def in_doubt(self, now: float) -> bool:
-        """We were out of reach, or held up, until just now."""
-        return now < self._doubt_until
+        """We were out of reach, or held up, until just now: what piled up is still coming in."""
+        if now >= self._doubt_until:
+            self._doubt_until = 0.0
+        return self._doubt_until > 0.0
 
     def next_deadline(self) -> float | None:
         """When one of them has been silent for too long, or all."""
         last = max(self._heard_at.values(), default=0.0)
         times = (at if self._was_missed(at, last) else last for at in self._heard_at.values())
-        return min((at + self._limit_s for at in times), default=None)
+        due = [at + self._limit_s for at in times]
+        if self._doubt_until:
+            due.append(self._doubt_until)
+        return min(due, default=None)
 
     def lost(self, now: float) -> list[int]:
         """Those silent for too long, while another one was heard."""

@@ -153,6 +153,28 @@ def test_who_dies_while_the_rendezvous_stands_still_is_named_and_nobody_else(
     all_sum(group, [0, 2])
 
 
+def test_while_the_rendezvous_stands_still_nobody_else_is_called_missing(daemons: Make) -> None:
+    group = daemons(2)
+    group.rendezvous_signal(signal.SIGSTOP)
+    group.start(basics.try_connect, timeout_s=1.6)
+    for told in group.results():
+        assert told["error"] == "RendezvousError", told
+        assert "is out of reach (it " in told["text"], told
+    group.rendezvous_signal(signal.SIGCONT)
+    group.connect()
+    group.rendezvous_signal(signal.SIGSTOP)
+    group.start(coordinator.reform, timeout_s=1.6)
+    for told in group.results():
+        assert told["error"] == "QuorumLostError", told
+        assert "can't reach the rendezvous" in told["text"], told
+    group.start(coordinator.reform)
+    group.rendezvous_signal(signal.SIGCONT)
+    for change in group.results():
+        assert change["error"] is None, change
+        assert change["value"] == {"epoch": 2, "ranks": [0, 1]}
+    all_sum(group)
+
+
 def test_trainers_that_attach_while_it_is_away_wait_for_it(daemons: Make) -> None:
     group = daemons(3)
     group.kill_rendezvous()

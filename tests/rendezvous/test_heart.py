@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from ringd.rendezvous.heart import Heart
 from ringd.sim.clock import VirtualLoop, run
 
@@ -54,6 +56,20 @@ def test_whatever_comes_puts_the_limit_off() -> None:
         await asyncio.sleep(10)
         assert patient.silences == [4.7]
         assert patient.beats == [1.0, 2.0, 3.0, 4.0]
+
+    in_virtual_time(act)
+
+
+def test_a_beat_without_an_answer_is_known_before_the_limit() -> None:
+    async def act(patient: Patient) -> None:
+        patient.heart.begin()
+        await asyncio.sleep(0.9)
+        assert patient.heart.unanswered_s() == 0.0
+        await asyncio.sleep(1.6)  # of the two beats the first counts
+        assert patient.heart.unanswered_s() == pytest.approx(1.5)
+        patient.heart.heard()
+        assert patient.heart.unanswered_s() == 0.0
+        patient.heart.end()
 
     in_virtual_time(act)
 

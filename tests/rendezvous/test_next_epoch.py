@@ -21,6 +21,7 @@ from ringd.rendezvous.events import (
 )
 from ringd.rendezvous.membership import Membership
 from ringd.rendezvous.reforming import ALLOWED_PART, Wishes, together
+from ringd.rendezvous.silence import DOUBT_S
 from ringd.transport.base import Address
 
 
@@ -296,3 +297,21 @@ def test_a_member_that_alone_was_lost_comes_back_as_a_newcomer() -> None:
     start = next(send for send in sends if send.type == "start")
     assert start.fields["members"] == [0, 2, 1]
     assert start.fields["last"]["survivors"] == [0, 2]
+
+
+def test_after_a_stall_all_that_piled_up_is_heard_before_an_epoch_begins() -> None:
+    job = Job(2)
+    job.come(0, 1)
+    job.now += 2.4
+    # Both asked, gave up, and asked again meanwhile; the messages of a rank come together.
+    told: list[Send] = []
+    for rank in (0, 1):
+        asked = ReformWanted(rank, 1, 2)
+        told += job.say(asked)
+        told += job.say(TrainerDetached(rank, "gave_up", "", 1))
+        told += job.say(ReformWanted(rank, 1, 3))
+    assert "start" not in dict(kinds(told))
+    assert "left" not in dict(kinds(told))
+    assert job.membership.next_deadline() == pytest.approx(job.now + DOUBT_S)
+    starts = [send for send in job.wait(DOUBT_S) if send.type == "start"]
+    assert [(send.to, send.fields["attempt"]) for send in starts] == [((0,), 3), ((1,), 3)]
