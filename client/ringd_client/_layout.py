@@ -11,6 +11,23 @@ MAX_LISTED: Final = 1 << 20
 """Tensors with more elements than this, and strides that look as if they overlap, count as such."""
 
 
+def extent(
+    start: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
+) -> tuple[int, int]:
+    """From which address to before which one the elements lie; gaps are taken in.
+
+    Args:
+        start: the address of the first element.
+        strides: in bytes; negative ones too.
+    """
+    if 0 in shape:
+        return start, start
+    reaches = [stride * (size - 1) for stride, size in zip(strides, shape, strict=True)]
+    low = sum(reach for reach in reaches if reach < 0)
+    high = sum(reach for reach in reaches if reach > 0)
+    return start + low, start + high + itemsize
+
+
 def overlaps_itself(shape: Sequence[int], strides: Sequence[int], element: int) -> bool:
     """Whether two elements share memory, so that the tensor can't be an output.
 

@@ -21,6 +21,15 @@ UNDEFINED: Final = (
     ". This call worked in the caller's own memory, in shared memory: the tensor's contents are "
     "undefined now; restore it before you call again"
 )
+NOT_YOURS: Final = (
+    ". This call works in the caller's own memory, in shared memory, and the daemon may still "
+    "write to it: the tensor is not yours until the daemon answers (calls on it raise "
+    "MemoryInUseError until then), and its contents are undefined"
+)
+STILL_READ: Final = (
+    ". The daemon may still read the tensor, which is in shared memory: do not write to it before "
+    "the daemon answers"
+)
 
 
 class UnsentError(Exception):
@@ -36,6 +45,17 @@ class Settlement(Protocol):
     @property
     def result_bytes(self) -> int:
         """How much :meth:`settle` may have to write."""
+
+    def linger(self, written: bool) -> bool:
+        """The call ends before the daemon has released the region.
+
+        Args:
+            written: the daemon may write to it still; else it only reads.
+
+        Returns:
+            Whether the region is a tensor of the caller's, which is to be used by no other call
+            before :meth:`settle`.
+        """
 
     def settle(self, write: bool) -> None:
         """Write the result to the caller's tensor if ``write``; give the memory back."""
@@ -208,6 +228,9 @@ class Operation(Generic[T]):
         with self.lock:
             if self.finished:
                 return False
+            is_callers = self._lingers()
+            if is_callers and not self.in_place:
+                error = _noted(error, STILL_READ)
             self._finish(error)
         if self.answered:
             self.settle()
@@ -223,14 +246,22 @@ class Operation(Generic[T]):
         """The error, with what it means for the caller's tensor."""
         if error is None or not self.in_place:
             return error
-        told = {**error.fields, "in_place": True}
-        marked = type(error)(error.message.rstrip(".") + UNDEFINED, **told)
-        marked.__cause__ = error.__cause__
-        return marked
+        return _noted(error, UNDEFINED if self.answered else NOT_YOURS, in_place=True)
+
+    def _lingers(self) -> bool:
+        """Whether the daemon goes on to use the caller's own memory; others are told if so."""
+        settlement = self.settlement
+        return not self.answered and settlement is not None and settlement.linger(self.in_place)
 
     def _notify(self) -> None:
         if self.watcher is not None:
             self.watcher()
+
+
+def _noted(error: RingdError, note: str, **fields: Any) -> RingdError:
+    noted = type(error)(error.message.rstrip(".") + note, **{**error.fields, **fields})
+    noted.__cause__ = error.__cause__
+    return noted
 
 
 class Question(Operation[Any]):

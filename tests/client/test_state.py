@@ -17,6 +17,7 @@ from ringd.errors import (
     ArenaFullError,
     CollectiveMismatchError,
     InvalidArgumentError,
+    MemoryInUseError,
     RingdError,
     UnsupportedTypeError,
 )
@@ -299,6 +300,22 @@ def test_a_rank_that_has_no_room_is_told_and_so_are_the_others(new_cluster: NewC
 
     kinds = new_cluster(3).run(program)
     assert kinds == [CollectiveMismatchError, ArenaFullError, CollectiveMismatchError]
+
+
+def test_a_rank_whose_tensor_the_daemon_may_still_write_is_told_and_so_are_the_others(
+    new_cluster: NewCluster,
+) -> None:
+    def program(comm: Communicator) -> Any:
+        tensor = torch.ones(1 << 15)
+        if comm.rank == 1:
+            comm._arena.lingering.lend("an earlier call", tensor, written=True)
+        with pytest.raises(RingdError) as caught:
+            comm.sync_state({"w": tensor})
+        comm._arena.lingering.clear()
+        return type(caught.value)
+
+    kinds = new_cluster(3).run(program)
+    assert kinds == [CollectiveMismatchError, MemoryInUseError, CollectiveMismatchError]
 
 
 def test_a_group_has_a_rank_0_of_its_own(new_cluster: NewCluster) -> None:
