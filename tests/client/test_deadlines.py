@@ -21,6 +21,7 @@ from ringd.errors import (
 )
 from ringd.wire import ipc
 from ringd_client import Communicator
+from ringd_client import _collectives as collectives
 from tests.client.conftest import eventually, is_held
 from tests.client.stub_daemon import StubDaemon
 
@@ -63,6 +64,19 @@ def test_a_handle_nobody_waits_for_ends_by_the_clients_clock_too(
     eventually(handle.done)
     assert time.monotonic() - began > 0.2
     assert isinstance(handle.exception(), CollectiveTimeoutError)
+
+
+def test_an_answer_that_has_come_counts_where_the_client_itself_was_held_up(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    tensor = torch.ones(3)
+    operation = collectives.all_reduce(comm, tensor, timeout_s=0.01)
+    connection = comm._connection
+    connection.post(operation)
+    eventually(lambda: connection._transport.watch(0.0))
+    connection.give_up(operation)
+    assert operation.error is None
+    assert tensor.tolist() == [3, 3, 3]
 
 
 def test_memory_of_an_operation_given_up_is_held_until_the_daemon_wakes_up(
