@@ -38,7 +38,7 @@ class Lingering(dict[object, Lent]):
 
     def __init__(self, catch_up: Callable[[], object]) -> None:
         super().__init__()
-        self._catch_up = catch_up
+        self.catch_up = catch_up
 
     def lend(self, settlement: object, tensor: Any, *, written: bool) -> None:
         """The daemon has a tensor without gaps until ``settlement`` is settled."""
@@ -55,7 +55,7 @@ class Lingering(dict[object, Lent]):
         Raises:
             MemoryInUseError: the daemon may write where the call reads, or use what it writes.
         """
-        self._catch_up()
+        self.catch_up()
         for lent in self.copy().values():
             if lent.written and _meets(lent, source):
                 raise _in_use(spec, "input", "write to")

@@ -18,6 +18,7 @@ from ringd.errors import (
     DaemonLostError,
     PeerLostError,
     RingdError,
+    TooManyOperationsError,
 )
 from ringd.wire import ipc
 from ringd_client import Communicator
@@ -93,6 +94,22 @@ def test_memory_of_an_operation_given_up_is_held_until_the_daemon_wakes_up(
     assert other.tolist() == [3, 3, 3]
     assert comm._arena.used_bytes == 0
     assert tensor.tolist() == [1, 1, 1]  # the call had raised: its tensor is left alone
+
+
+def test_calls_that_were_given_up_take_room_until_the_daemon_has_answered(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    comm._state.max_in_flight = 3
+    daemon.script = lambda s: "hold"
+    for _ in range(3):
+        with pytest.raises(CollectiveTimeoutError):
+            comm.barrier(timeout_s=0.01)
+    for _ in range(2):
+        with pytest.raises(TooManyOperationsError):
+            comm.barrier()
+    daemon.script = lambda s: None
+    daemon.release()
+    comm.barrier()
 
 
 def test_a_daemon_that_does_not_read_is_lost_at_the_deadline(
