@@ -380,7 +380,7 @@ class Fusion:
             raise
         return Operation(kind.spec, kind.packed, block.segment.number, block.offset, self)
 
-    def linger(self, written: bool) -> bool:
+    def linger(self, operation: Operation[Any]) -> bool:
         """See :class:`ringd_client._operation.Settlement`."""
         return False
 

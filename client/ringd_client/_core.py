@@ -241,6 +241,7 @@ class ClientState:
     def forget(self, operation: Operation[Any]) -> None:
         """It was not sent after all; nobody will answer it."""
         self._take_out(operation)
+        operation.request = 0
 
     def told(self) -> None:
         """Everybody knows of what the last datagram answered: it will not come again."""

@@ -12,20 +12,21 @@ MAX_LISTED: Final = 1 << 20
 
 
 def extent(
-    start: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
+    start: int, shape: Sequence[int], strides: Sequence[int], itemsize: int, unit: int = 1
 ) -> tuple[int, int]:
     """From which address to before which one the elements lie; gaps are taken in.
 
     Args:
         start: the address of the first element.
-        strides: in bytes; negative ones too.
+        strides: of each dimension, in ``unit`` bytes; negative ones too.
     """
     if 0 in shape:
         return start, start
-    reaches = [stride * (size - 1) for stride, size in zip(strides, shape, strict=True)]
-    low = sum(reach for reach in reaches if reach < 0)
-    high = sum(reach for reach in reaches if reach > 0)
-    return start + low, start + high + itemsize
+    low = high = start
+    for stride, size in zip(strides, shape, strict=True):
+        low += min(stride, 0) * (size - 1) * unit
+        high += max(stride, 0) * (size - 1) * unit
+    return low, high + itemsize
 
 
 def overlaps_itself(shape: Sequence[int], strides: Sequence[int], element: int) -> bool:

@@ -8,23 +8,31 @@ would read what is half written, or be overwritten.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ringd.errors import MemoryInUseError
 from ringd_client._parts import Parts
 from ringd_client._tensors import adapter_of
 
 
-class Lent(NamedTuple):
-    """Where a tensor lies, from ``start`` to before ``end``, and what the daemon does there.
+class User(Protocol):
+    """The operation whose region the tensor is.
 
     Attributes:
-        written: it may write; else it only reads.
+        answered: the daemon has released it.
+        in_place: the daemon may write to it; else it only reads.
     """
+
+    answered: bool
+    in_place: bool
+
+
+class Lent(NamedTuple):
+    """Where a tensor lies, from ``start`` to before ``end``, and who uses it."""
 
     start: int
     end: int
-    written: bool
+    user: User
 
 
 class Lingering(dict[object, Lent]):
@@ -40,10 +48,9 @@ class Lingering(dict[object, Lent]):
         super().__init__()
         self.catch_up = catch_up
 
-    def lend(self, settlement: object, tensor: Any, *, written: bool) -> None:
-        """The daemon has a tensor without gaps until ``settlement`` is settled."""
-        start, end = adapter_of(tensor).extent(tensor)
-        self[settlement] = Lent(start, end, written)
+    def lend(self, settlement: object, tensor: Any, user: User) -> None:
+        """The daemon has a tensor until ``user`` is answered, which ``settlement`` then settles."""
+        self[settlement] = Lent(*adapter_of(tensor).extent(tensor), user)
 
     def check(self, spec: object, source: Any, output: Any) -> None:
         """Whether a call may use its tensors; to be asked while there is anything.
@@ -56,19 +63,24 @@ class Lingering(dict[object, Lent]):
             MemoryInUseError: the daemon may write where the call reads, or use what it writes.
         """
         self.catch_up()
-        for lent in self.copy().values():
-            if lent.written and _meets(lent, source):
+        for settlement, lent in self.copy().items():
+            written = lent.user.in_place
+            if lent.user.answered:
+                self.pop(settlement, None)  # who was to do it was interrupted, or does it just now
+            elif written and _meets(lent, source):
                 raise _in_use(spec, "input", "write to")
-            if _meets(lent, output):
-                raise _in_use(spec, "output", "write to" if lent.written else "read")
+            elif _meets(lent, output):
+                raise _in_use(spec, "output", "write to" if written else "read")
 
 
 def _meets(lent: Lent, value: Any) -> bool:
     if value is None:
         return False
-    tensors = value.tensors if isinstance(value, Parts) else (value,)
-    extents = (adapter_of(tensor).extent(tensor) for tensor in tensors)
-    return any(start < lent.end and lent.start < end for start, end in extents)
+    for tensor in value.tensors if isinstance(value, Parts) else (value,):
+        start, end = adapter_of(tensor).extent(tensor)
+        if start < lent.end and lent.start < end:
+            return True
+    return False
 
 
 def _in_use(spec: object, argument: str, does: str) -> MemoryInUseError:

@@ -46,11 +46,11 @@ class Settlement(Protocol):
     def result_bytes(self) -> int:
         """How much :meth:`settle` may have to write."""
 
-    def linger(self, written: bool) -> bool:
+    def linger(self, operation: Operation[Any]) -> bool:
         """The call ends before the daemon has released the region.
 
         Args:
-            written: the daemon may write to it still; else it only reads.
+            operation: whose settlement this is.
 
         Returns:
             Whether the region is a tensor of the caller's, which is to be used by no other call
@@ -79,6 +79,7 @@ class Operation(Generic[T]):
         local: what the daemon is told beside the spec, and other ranks need not say alike.
         output: what a wait returns: the caller's tensor; of a receive, the sender's rank.
         began, expires: when the call began, and when the client itself gives up (monotonic).
+        request: its number, which the answer has; 0: it was not posted.
         bound: the call's deadline, as it was asked for.
         recv_timeout_s: its bound of a peer's silence; 0 when it is off.
         epoch: the one it was prepared for.
@@ -250,8 +251,9 @@ class Operation(Generic[T]):
 
     def _lingers(self) -> bool:
         """Whether the daemon goes on to use the caller's own memory; others are told if so."""
-        settlement = self.settlement
-        return not self.answered and settlement is not None and settlement.linger(self.in_place)
+        if not self.request or self.answered or self.settlement is None:
+            return False  # it was not posted, or has been released
+        return self.settlement.linger(self)
 
     def _notify(self) -> None:
         if self.watcher is not None:

@@ -51,11 +51,11 @@ class Region:
         """See :class:`ringd_client._operation.Settlement`."""
         return self._size_bytes if self._sink is not None else 0
 
-    def linger(self, written: bool) -> bool:
+    def linger(self, operation: Operation[Any]) -> bool:
         """See :class:`ringd_client._operation.Settlement`."""
         if self._kept is None:
             return False
-        self._arena.lingering.lend(self, self._kept, written=written)
+        self._arena.lingering.lend(self, self._kept, operation)
         return True
 
     def settle(self, write: bool) -> None:
@@ -82,9 +82,9 @@ class InPlace:
         self._arena = arena
         self._tensor = tensor
 
-    def linger(self, written: bool) -> bool:
+    def linger(self, operation: Operation[Any]) -> bool:
         """See :class:`ringd_client._operation.Settlement`."""
-        self._arena.lingering.lend(self, self._tensor, written=written)
+        self._arena.lingering.lend(self, self._tensor, operation)
         return True
 
     def settle(self, write: bool) -> None:
@@ -110,7 +110,7 @@ class Number:
         self._block = block
         self.value = 0
 
-    def linger(self, written: bool) -> bool:
+    def linger(self, operation: Operation[Any]) -> bool:
         """See :class:`ringd_client._operation.Settlement`."""
         return False
 
@@ -137,7 +137,7 @@ class Answer:
         self._block = block
         self.operation: Operation[bool] | None = None
 
-    def linger(self, written: bool) -> bool:
+    def linger(self, operation: Operation[Any]) -> bool:
         """See :class:`ringd_client._operation.Settlement`."""
         return False
 

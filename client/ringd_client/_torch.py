@@ -50,8 +50,7 @@ class TorchAdapter:
 
     def extent(self, tensor: Any) -> tuple[int, int]:
         itemsize = tensor.element_size()
-        strides = [stride * itemsize for stride in tensor.stride()]
-        return extent(tensor.data_ptr(), tensor.shape, strides, itemsize)
+        return extent(tensor.data_ptr(), tensor.shape, tensor.stride(), itemsize, itemsize)
 
     def new(self, dtype: str, shape: tuple[int, ...]) -> Any:
         return torch.empty(shape, dtype=_DTYPES[dtype])

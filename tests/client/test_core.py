@@ -34,7 +34,7 @@ class Settled:
         self.calls: list[bool] = []
         self.error = error
 
-    def linger(self, written: bool) -> bool:
+    def linger(self, operation: Operation[Any]) -> bool:
         return False
 
     def settle(self, write: bool) -> None:

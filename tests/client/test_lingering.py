@@ -13,6 +13,7 @@ import ringd_client
 from ringd.errors import CollectiveTimeoutError, MemoryInUseError
 from ringd_client import Communicator
 from ringd_client._layout import extent
+from ringd_client._operation import Operation
 from tests.client.stub_daemon import StubDaemon
 
 LATE_S = 0.01
@@ -177,3 +178,24 @@ def test_an_extent_takes_in_all_elements(
     shape: tuple[int, ...], strides: tuple[int, ...], expected: tuple[int, int]
 ) -> None:
     assert extent(100, shape, strides, 4) == expected
+
+
+def test_what_was_answered_is_free_though_nobody_has_settled_it(comm: Communicator) -> None:
+    """A signal handler's exception may come between the two."""
+    tensor = comm.empty(3)
+    tensor.fill_(1)
+    earlier: Operation[Any] = Operation("an earlier call", b"")
+    earlier.in_place = True
+    comm._arena.lingering.lend(None, tensor, earlier)
+    with pytest.raises(MemoryInUseError):
+        comm.all_reduce(tensor)
+    earlier.answered = True
+    assert comm.all_reduce(tensor).tolist() == [3, 3, 3]
+    assert not comm._arena.lingering
+
+
+def test_a_call_that_was_never_posted_leaves_its_memory_free(comm: Communicator) -> None:
+    operation: Operation[Any] = comm._planner.all_reduce(comm.empty(3), "sum", "auto", False, False)
+    assert operation.in_place
+    assert operation.give_up(ringd_client.RingdError("its caller was interrupted"))
+    assert not comm._arena.lingering

@@ -23,6 +23,7 @@ from ringd.errors import (
 )
 from ringd_client import AsyncCommunicator, Communicator
 from ringd_client import _state as states
+from ringd_client._operation import Operation
 from tests.client.stub_cluster import Cluster
 from tests.client.stub_daemon import StubDaemon
 
@@ -308,7 +309,9 @@ def test_a_rank_whose_tensor_the_daemon_may_still_write_is_told_and_so_are_the_o
     def program(comm: Communicator) -> Any:
         tensor = torch.ones(1 << 15)
         if comm.rank == 1:
-            comm._arena.lingering.lend("an earlier call", tensor, written=True)
+            earlier: Operation[Any] = Operation("an earlier call", b"")
+            earlier.in_place = True
+            comm._arena.lingering.lend(None, tensor, earlier)
         with pytest.raises(RingdError) as caught:
             comm.sync_state({"w": tensor})
         comm._arena.lingering.clear()
