@@ -176,7 +176,7 @@ class AsyncConnection:
 
     def catch_up(self) -> None:
         """Take in what the daemon has sent, without waiting."""
-        while not self._ended.done() and self._transport.wait_readable(0.0):
+        while not (self._gone or self._ended.done()) and self._transport.wait_readable(0.0):
             self._on_readable()
 
     def _on_readable(self) -> None:
