@@ -195,6 +195,13 @@ class TooManyOperationsError(RingdError):
     retry: ClassVar[Retry] = "same_epoch"
 
 
+class MemoryInUseError(RingdError):
+    """The daemon may still use the memory of this call for an earlier one. Field: argument."""
+
+    code: ClassVar[str] = "memory_in_use"
+    retry: ClassVar[Retry] = "same_epoch"
+
+
 class ReentrantCallError(RingdError):
     """A call in a signal handler that has interrupted another call in the middle of a step."""
 
@@ -203,7 +210,7 @@ class ReentrantCallError(RingdError):
 
 
 class DaemonLostError(RingdError):
-    """The trainer's own daemon is gone, stopped, or does not answer."""
+    """The trainer's own daemon is gone, does not read, or does not answer a question."""
 
     code: ClassVar[str] = "daemon_lost"
     retry: ClassVar[Retry] = "new_epoch"

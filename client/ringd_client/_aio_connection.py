@@ -106,8 +106,7 @@ class AsyncConnection:
 
     def end(self, unsent: UnsentError) -> RingdError:
         """End the conversation, and say why: the daemon's own last words count most."""
-        while not self._ended.done() and self._transport.wait_readable(0.0):
-            self._on_readable()
+        self.catch_up()
         self._lose(self.state.lost(str(unsent)))
         return self.state.why_ended()
 
@@ -175,6 +174,11 @@ class AsyncConnection:
         finally:
             waiters.remove(waiter)
 
+    def catch_up(self) -> None:
+        """Take in what the daemon has sent, without waiting."""
+        while not (self._gone or self._ended.done()) and self._transport.wait_readable(0.0):
+            self._on_readable()
+
     def _on_readable(self) -> None:
         """Take in one datagram; the loop calls again when there are more."""
         try:
@@ -235,9 +239,12 @@ class AsyncConnection:
     def _on_alarm(self) -> None:
         self._alarm = None
         self._alarm_at = float("inf")
+        self.catch_up()  # a loop that was held up itself may find the answers here
         now = time.monotonic()
-        for operation in self.state.expired(now):
-            operation.give_up(self.state.silent(operation, now))
+        if expired := self.state.expired(now):
+            seen = self._transport.peer()
+        for operation in expired:
+            operation.give_up(self.state.silent(operation, now, seen))
             self._wake(operation)
         left = [op.expires for op in self.state.pending.values() if not op.over]
         if left:

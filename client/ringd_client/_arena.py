@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from ringd.errors import ArenaFullError
+from ringd_client._lingering import Lingering
 from ringd_client._locks import OwnedLock, is_mine, let_go, refuse_if_mine
 from ringd_client._segments import PAGE_BYTES, Guest, Segment, new_memfd, size_class
 
@@ -79,12 +80,14 @@ class Arena:
             block of it is used. It may not keep the descriptor.
         retract: tells the daemon that a segment is gone; raises nothing.
         lock: the one to use; default: a new one.
+        catch_up: see :class:`Lingering`.
 
     Attributes:
         size_bytes: of all segments.
         used_bytes: of the blocks in use, ``lent_bytes`` among them.
         lent_bytes: of the blocks that tensors of ``comm.empty`` hold.
         guest_bytes: of memory that others have mapped and the daemon too; see :meth:`host`.
+        lingering: tensors that the daemon may use though their calls have ended here.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Arena:
         announce: Callable[[int, int, int], None],
         retract: Callable[[int], None],
         lock: OwnedLock | None = None,
+        catch_up: Callable[[], object] = lambda: None,
     ) -> None:
         self.limit_bytes = limit_bytes
         self._spare_bytes = min(limit_bytes, RETAIN_BYTES)
@@ -100,6 +104,7 @@ class Arena:
         self.used_bytes = 0
         self.lent_bytes = 0
         self.guest_bytes = 0
+        self.lingering = Lingering(catch_up)
         self._announce = announce
         self._retract = retract
         self._lock = lock or OwnedLock()

@@ -16,6 +16,7 @@ from ringd.errors import (
     InvalidArgumentError,
     InvalidTensorError,
     RingdError,
+    TooManyOperationsError,
     UnsupportedTypeError,
 )
 from ringd.vocabulary import DTYPES, POINT_TO_POINT
@@ -204,7 +205,11 @@ class Caller(ABC):
                 posted.
         """
         planner = self._planner
-        self._state.admit_call(self._place.group, planner.epoch)
+        try:
+            self._state.admit_call(self._place.group, planner.epoch)
+        except TooManyOperationsError:
+            self._arena.lingering.catch_up()  # nobody may have read what would make room
+            self._state.admit_call(self._place.group, planner.epoch)
         began = time.monotonic()
         try:
             bound = self._usual if timeout_s is None else self._bound(timeout_s)

@@ -108,6 +108,8 @@ class Collector(Planner):
         if sink is not None:
             sink.check_output(output)
         factor_for(op, kind.spec.dtype)
+        if self.arena.lingering:
+            self.arena.lingering.check(kind.spec, tensor, output)
         described = None if source is None else _described(source, tensor)
         stand_in: Operation[Any] = Operation(kind.spec, kind.packed)
         self.members.append(Member(kind, op, source, tensor, sink, output, described, stand_in))
@@ -185,6 +187,8 @@ class Batch:
         except (InvalidTensorError, InvalidArgumentError, UnsupportedTypeError) as refusal:
             self._refused = self._refused or (collective, refusal)
             raise
+        except RingdError:
+            raise  # it is not kept, and may be made again
         except Exception as exc:
             cause = unreadable(exc)
             self._refused = self._refused or (collective, cause)
@@ -292,8 +296,11 @@ class Batch:
         ]
 
     def _fused(self, members: list[Member]) -> Operation[Any]:
+        lingering = self._caller._arena.lingering
         for member in members:
             member.check_input()
+            if lingering:
+                lingering.check(member.kind.spec, member.tensor, member.output)
         if len(members) == 1:
             (m,) = members
             # Never in place: another operation of the block may use the same tensor.
@@ -372,6 +379,10 @@ class Fusion:
             self.settle(False)
             raise
         return Operation(kind.spec, kind.packed, block.segment.number, block.offset, self)
+
+    def linger(self, operation: Operation[Any]) -> bool:
+        """See :class:`ringd_client._operation.Settlement`."""
+        return False
 
     def settle(self, write: bool) -> None:
         """Write every result that can be written, and free the block."""

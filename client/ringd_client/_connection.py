@@ -52,10 +52,7 @@ class Connection:
         self._sending = OwnedLock()
         self._turn = OwnedLock()
         self._leading = 0
-        self._dead = False
-        self._closed = False
-        self._left = False
-        self._gone = False
+        self._dead = self._closed = self._left = self._gone = False
         self._followers: deque[Follower] = deque()
         self._progress = Progress(self)
 
@@ -231,14 +228,16 @@ class Connection:
             raise operation.error
 
     def give_up(self, operation: Operation[Any]) -> None:
-        """End an operation whose deadline the daemon has let pass."""
-        operation.give_up(self.state.silent(operation, time.monotonic()))
+        """End an operation whose deadline the daemon has let pass, if nothing has come by now."""
+        self.advance()
+        if operation.answered:
+            operation.settle()
+        else:
+            now, seen = time.monotonic(), self._transport.peer()
+            operation.give_up(self.state.silent(operation, now, seen))
 
     def wait(self, operation: Operation[Any], until: float) -> bool:
-        """Wait until an operation is over or the clock shows ``until``; whether it is over.
-
-        The caller settles it.
-        """
+        """Wait for an operation, which the caller settles, until then; whether it is over."""
         me = threading.get_ident()
         while not operation.over:
             follower = None

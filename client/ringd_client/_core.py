@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from ringd.errors import (
     BY_CODE,
+    CollectiveTimeoutError,
     CommunicatorClosedError,
     DaemonLostError,
     MembershipChangedError,
@@ -19,12 +20,23 @@ from ringd.errors import (
     TooManyOperationsError,
     from_wire,
 )
+from ringd.vocabulary import OpSpec
 from ringd.wire import ipc
+from ringd.wire.bounds import TIMEOUTS, words
 from ringd_client._locks import OwnedLock
 from ringd_client._operation import GRACE_S, Operation, Question
+from ringd_client._peer import STARVED, STOPPED, Peer
 
 MAX_IN_FLIGHT: Final = 1024
 MAX_REFUSAL_CHARS: Final = 2000
+_LATE: Final = {
+    STOPPED: "It is stopped, by a signal or a debugger: send it SIGCONT",
+    STARVED: "It is alive, so this machine is overloaded, or the time is too short: raise {}",
+}
+_UNSEEN: Final = (
+    "Its connection is open, but its process can't be seen from here: it is stopped, or starved. "
+    "Look at it, or raise {}"
+)
 
 
 class Patience(threading.local):
@@ -229,6 +241,7 @@ class ClientState:
     def forget(self, operation: Operation[Any]) -> None:
         """It was not sent after all; nobody will answer it."""
         self._take_out(operation)
+        operation.request = 0
 
     def told(self) -> None:
         """Everybody knows of what the last datagram answered: it will not come again."""
@@ -259,9 +272,20 @@ class ClientState:
             rank=self.rank,
         )
 
-    def silent(self, operation: Operation[Any], now: float) -> DaemonLostError:
-        """The error of an operation that the daemon should have ended long ago."""
+    def silent(self, operation: Operation[Any], now: float, daemon: Peer) -> RingdError:
+        """The error of an operation that the daemon should have ended long ago.
+
+        A call keeps its place in the order: the daemon counts it when it reads it. So the group
+        stands, and what it answers then is for nobody.
+
+        Args:
+            daemon: what is seen of it.
+        """
         elapsed_s = now - operation.began
+        if daemon.gone:
+            return self.lost("its end of the connection is closed")
+        if isinstance(operation.spec, OpSpec):
+            return self._late(operation, operation.spec, elapsed_s, daemon)
         return DaemonLostError(
             f"rank {self.rank}: {operation.spec}: no answer from the daemon after "
             f"{elapsed_s:.3f} s (timeout_s {operation.timeout_s:g}, and {GRACE_S:g} s for it to "
@@ -271,6 +295,28 @@ class ClientState:
             op=str(operation.spec),
             elapsed_s=round(elapsed_s, 3),
             timeout_s=operation.timeout_s,
+        )
+
+    def _late(
+        self, operation: Operation[Any], spec: OpSpec, elapsed_s: float, daemon: Peer
+    ) -> CollectiveTimeoutError:
+        setting = TIMEOUTS[operation.bound.source]
+        process = f"process {daemon.pid}" if daemon.pid else "process unknown"
+        advice = _LATE.get(daemon.state, _UNSEEN).format(words(setting))
+        return CollectiveTimeoutError(
+            f"rank {self.rank}: {spec}: this rank's own daemon ({process}) did not answer within "
+            f"{elapsed_s:.3f} s ({words(setting)}: {operation.timeout_s:g} s, and {GRACE_S:g} s "
+            f"for it to say so). {advice}. Then call again, on all ranks",
+            op=spec.collective,
+            group=spec.group,
+            epoch=operation.epoch,
+            rank=self.rank,
+            setting=setting,
+            elapsed_s=round(elapsed_s, 3),
+            timeout_s=operation.timeout_s,
+            partial=True,
+            daemon_pid=daemon.pid,
+            daemon_state=daemon.state,
         )
 
     def closed(self) -> CommunicatorClosedError:

@@ -11,6 +11,24 @@ MAX_LISTED: Final = 1 << 20
 """Tensors with more elements than this, and strides that look as if they overlap, count as such."""
 
 
+def extent(
+    start: int, shape: Sequence[int], strides: Sequence[int], itemsize: int, unit: int = 1
+) -> tuple[int, int]:
+    """From which address to before which one the elements lie; gaps are taken in.
+
+    Args:
+        start: the address of the first element.
+        strides: of each dimension, in ``unit`` bytes; negative ones too.
+    """
+    if 0 in shape:
+        return start, start
+    low = high = start
+    for stride, size in zip(strides, shape, strict=True):
+        low += min(stride, 0) * (size - 1) * unit
+        high += max(stride, 0) * (size - 1) * unit
+    return low, high + itemsize
+
+
 def overlaps_itself(shape: Sequence[int], strides: Sequence[int], element: int) -> bool:
     """Whether two elements share memory, so that the tensor can't be an output.
 

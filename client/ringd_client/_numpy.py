@@ -9,7 +9,7 @@ import numpy as np
 
 from ringd.errors import InvalidTensorError, UnsupportedTypeError
 from ringd.vocabulary import DTYPES
-from ringd_client._layout import overlaps_itself
+from ringd_client._layout import extent, overlaps_itself
 from ringd_client._segments import Segment
 from ringd_client._tensors import SHORT_COPY_BYTES, Adapter, unsupported_dtype
 
@@ -22,6 +22,10 @@ class NumpyAdapter:
     """See :class:`ringd_client._tensors.Adapter`."""
 
     library = "numpy"
+
+    def extent(self, tensor: Any) -> tuple[int, int]:
+        start = tensor.__array_interface__["data"][0]
+        return extent(start, tensor.shape, tensor.strides, tensor.itemsize)
 
     def new(self, dtype: str, shape: tuple[int, ...]) -> Any:
         return np.empty(shape, dtype)

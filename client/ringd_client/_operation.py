@@ -21,6 +21,15 @@ UNDEFINED: Final = (
     ". This call worked in the caller's own memory, in shared memory: the tensor's contents are "
     "undefined now; restore it before you call again"
 )
+NOT_YOURS: Final = (
+    ". This call works in the caller's own memory, in shared memory, and the daemon may still "
+    "write to it: the tensor is not yours until the daemon answers (calls on it raise "
+    "MemoryInUseError until then), and its contents are undefined"
+)
+STILL_READ: Final = (
+    ". The daemon may still read the tensor, which is in shared memory: do not write to it before "
+    "the daemon answers"
+)
 
 
 class UnsentError(Exception):
@@ -36,6 +45,17 @@ class Settlement(Protocol):
     @property
     def result_bytes(self) -> int:
         """How much :meth:`settle` may have to write."""
+
+    def linger(self, operation: Operation[Any]) -> bool:
+        """The call ends before the daemon has released the region.
+
+        Args:
+            operation: whose settlement this is.
+
+        Returns:
+            Whether the region is a tensor of the caller's, which is to be used by no other call
+            before :meth:`settle`.
+        """
 
     def settle(self, write: bool) -> None:
         """Write the result to the caller's tensor if ``write``; give the memory back."""
@@ -59,6 +79,7 @@ class Operation(Generic[T]):
         local: what the daemon is told beside the spec, and other ranks need not say alike.
         output: what a wait returns: the caller's tensor; of a receive, the sender's rank.
         began, expires: when the call began, and when the client itself gives up (monotonic).
+        request: its number, which the answer has; 0: it was not posted.
         bound: the call's deadline, as it was asked for.
         recv_timeout_s: its bound of a peer's silence; 0 when it is off.
         epoch: the one it was prepared for.
@@ -208,6 +229,9 @@ class Operation(Generic[T]):
         with self.lock:
             if self.finished:
                 return False
+            is_callers = self._lingers()
+            if is_callers and not self.in_place:
+                error = _noted(error, STILL_READ)
             self._finish(error)
         if self.answered:
             self.settle()
@@ -223,14 +247,23 @@ class Operation(Generic[T]):
         """The error, with what it means for the caller's tensor."""
         if error is None or not self.in_place:
             return error
-        told = {**error.fields, "in_place": True}
-        marked = type(error)(error.message.rstrip(".") + UNDEFINED, **told)
-        marked.__cause__ = error.__cause__
-        return marked
+        return _noted(error, UNDEFINED if self.answered else NOT_YOURS, in_place=True)
+
+    def _lingers(self) -> bool:
+        """Whether the daemon goes on to use the caller's own memory; others are told if so."""
+        if not self.request or self.answered or self.settlement is None:
+            return False  # it was not posted, or has been released
+        return self.settlement.linger(self)
 
     def _notify(self) -> None:
         if self.watcher is not None:
             self.watcher()
+
+
+def _noted(error: RingdError, note: str, **fields: Any) -> RingdError:
+    noted = type(error)(error.message.rstrip(".") + note, **{**error.fields, **fields})
+    noted.__cause__ = error.__cause__
+    return noted
 
 
 class Question(Operation[Any]):

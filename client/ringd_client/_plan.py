@@ -37,7 +37,7 @@ class Planner:
 
     A method's input is read when it returns. All raise alike: UnsupportedTypeError,
     InvalidTensorError or InvalidArgumentError for what is refused; ArenaFullError when there is
-    no room.
+    no room; MemoryInUseError for tensors that the daemon may still use.
 
     Args:
         kinds: what the calls of this communicator look like.
@@ -344,8 +344,10 @@ class Planner:
         factor = None if op is None or op.__class__ is str else factor_for(op, kind.spec.dtype)
         if not kind.region_bytes:
             return Operation(kind.spec, kind.packed)
-        # A factor never works in the caller's memory: if nothing is posted, the input is as it was.
         arena = self.arena
+        if arena.lingering:
+            arena.lingering.check(kind.spec, tensor, output)
+        # A factor never works in the caller's memory: if nothing is posted, the input is as it was.
         if kind.home and factor is None and (arena.lent_bytes or arena.guest_bytes):
             place = self._home_of(kind, source, tensor, sink, output, preserve_input)
             if place is not None:
@@ -407,11 +409,11 @@ class Planner:
         segment, start = place
         settlement: InPlace | Region
         if kind.home == "output":
-            settlement = InPlace(output)
+            settlement = InPlace(self.arena, output)
             if source is not None and tensor is not output and kind.load_bytes:
                 source.load(tensor, segment, start + kind.load_offset, kind.load_bytes)
         elif sink is None or not kind.result_bytes:
-            settlement = InPlace(tensor)
+            settlement = InPlace(self.arena, tensor)
         else:
             result = start + kind.result_offset
             settlement = Region(

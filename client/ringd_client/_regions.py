@@ -51,6 +51,13 @@ class Region:
         """See :class:`ringd_client._operation.Settlement`."""
         return self._size_bytes if self._sink is not None else 0
 
+    def linger(self, operation: Operation[Any]) -> bool:
+        """See :class:`ringd_client._operation.Settlement`."""
+        if self._kept is None:
+            return False
+        self._arena.lingering.lend(self, self._kept, operation)
+        return True
+
     def settle(self, write: bool) -> None:
         """See :class:`ringd_client._operation.Settlement`."""
         try:
@@ -59,21 +66,31 @@ class Region:
         finally:
             if self._block is not None:
                 self._arena.free(self._block)
+            elif self._arena.lingering:
+                self._arena.lingering.pop(self, None)
             self._output = self._kept = None
 
 
 class InPlace:
     """A region that is a tensor in the arena, result and all: only kept alive."""
 
-    __slots__ = ("_tensor",)
+    __slots__ = ("_arena", "_tensor")
 
     result_bytes = 0
 
-    def __init__(self, tensor: Any) -> None:
+    def __init__(self, arena: Arena, tensor: Any) -> None:
+        self._arena = arena
         self._tensor = tensor
+
+    def linger(self, operation: Operation[Any]) -> bool:
+        """See :class:`ringd_client._operation.Settlement`."""
+        self._arena.lingering.lend(self, self._tensor, operation)
+        return True
 
     def settle(self, write: bool) -> None:
         """See :class:`ringd_client._operation.Settlement`."""
+        if self._arena.lingering:
+            self._arena.lingering.pop(self, None)
         self._tensor = None
 
 
@@ -92,6 +109,10 @@ class Number:
         self._arena = arena
         self._block = block
         self.value = 0
+
+    def linger(self, operation: Operation[Any]) -> bool:
+        """See :class:`ringd_client._operation.Settlement`."""
+        return False
 
     def settle(self, write: bool) -> None:
         """See :class:`ringd_client._operation.Settlement`."""
@@ -115,6 +136,10 @@ class Answer:
         self._arena = arena
         self._block = block
         self.operation: Operation[bool] | None = None
+
+    def linger(self, operation: Operation[Any]) -> bool:
+        """See :class:`ringd_client._operation.Settlement`."""
+        return False
 
     def settle(self, write: bool) -> None:
         """See :class:`ringd_client._operation.Settlement`."""

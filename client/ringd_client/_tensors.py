@@ -88,6 +88,9 @@ class Adapter(Carrier, Protocol):
 
     library: str
 
+    def extent(self, tensor: Any) -> tuple[int, int]:
+        """From which address to before which one the elements lie, with any gaps."""
+
     def new(self, dtype: str, shape: tuple[int, ...]) -> Any:
         """A contiguous tensor in ordinary memory, with any contents."""
 

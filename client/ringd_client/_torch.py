@@ -8,7 +8,7 @@ import torch
 
 from ringd.errors import InvalidTensorError, UnsupportedTypeError
 from ringd.vocabulary import DTYPES
-from ringd_client._layout import overlaps_itself
+from ringd_client._layout import extent, overlaps_itself
 from ringd_client._segments import Segment
 from ringd_client._tensors import Adapter, copy_bytes, unsupported_dtype
 
@@ -47,6 +47,10 @@ class TorchAdapter:
     """
 
     library = "torch"
+
+    def extent(self, tensor: Any) -> tuple[int, int]:
+        itemsize = tensor.element_size()
+        return extent(tensor.data_ptr(), tensor.shape, tensor.stride(), itemsize, itemsize)
 
     def new(self, dtype: str, shape: tuple[int, ...]) -> Any:
         return torch.empty(shape, dtype=_DTYPES[dtype])

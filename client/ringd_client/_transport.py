@@ -15,6 +15,7 @@ import time
 from typing import Final
 
 from ringd.wire.ipc import MAX_MESSAGE_BYTES
+from ringd_client._peer import Peer, look_at
 
 RECV_SLICE_S: Final = 0.05
 """A blocking read ends after this, so that its caller can look at the clock."""
@@ -142,6 +143,10 @@ class Transport:
         poll = select.poll()
         poll.register(self._sock, select.POLLOUT)
         return bool(poll.poll(_milliseconds(until)))
+
+    def peer(self) -> Peer:
+        """What is seen of the daemon, whatever it does."""
+        return look_at(self._sock)
 
     def say_goodbye(self, goodbye: bytes) -> None:
         """Send the last message, with room for it in FAREWELL_S; see :meth:`end_sending`."""

@@ -56,6 +56,7 @@ async def connect_async(
         limit or membership.arena_limit_bytes or default_limit_bytes(),
         connection.announce,
         connection.retract,
+        catch_up=connection.catch_up,
     )
     return AsyncCommunicator(connection, arena, membership, default_timeout_s=default)
 

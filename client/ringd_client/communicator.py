@@ -72,6 +72,7 @@ def connect(
         connection.announce,
         connection.retract,
         connection.memory,
+        connection.advance,
     )
     return Communicator(connection, arena, membership, default_timeout_s=default)
 
@@ -152,11 +153,12 @@ class Communicator(Caller):
     - UnsupportedTypeError (a TypeError): no tensor, or a dtype ringd has not.
       UnsupportedReductionError (also a ValueError): a reduce op that the dtype has not.
     - InvalidTensorError, InvalidArgumentError (ValueErrors): see the text.
-    - CollectiveTimeoutError, CollectiveMismatchError: the group stands.
+    - CollectiveTimeoutError, CollectiveMismatchError: the group stands. So it does when our own
+      daemon has not answered in time, but lives; ``daemon_state`` says so then.
     - PeerLostError, MembershipChangedError: the epoch is over; go on by :meth:`reform`, or close
       and connect again. A group of ``new_group`` whose ranks all live goes on until then.
     - DaemonLostError: our own daemon is gone, and with it all groups; close, and connect again.
-    - TooManyOperationsError, ArenaFullError: nothing was posted.
+    - TooManyOperationsError, ArenaFullError, MemoryInUseError: nothing was posted.
     - CommunicatorClosedError, GroupFreedError: it is closed, or belongs to the parent process.
 
     Each collective has a twin whose name ends in ``_async`` and that returns a :class:`Handle`;

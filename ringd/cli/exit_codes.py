@@ -31,6 +31,7 @@ _BY_ERROR: tuple[tuple[type[errors.RingdError], int], ...] = (
     (errors.RendezvousError, RENDEZVOUS),
     (errors.CollectiveError, COLLECTIVE),
     (errors.TooManyOperationsError, COLLECTIVE),
+    (errors.MemoryInUseError, COLLECTIVE),
     (errors.DaemonLostError, COLLECTIVE),
     (errors.ArenaFullError, COLLECTIVE),
     (errors.CommunicatorClosedError, COLLECTIVE),

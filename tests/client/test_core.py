@@ -8,6 +8,7 @@ import pytest
 
 from ringd.errors import (
     CollectiveMismatchError,
+    CollectiveTimeoutError,
     CommunicatorClosedError,
     DaemonLostError,
     InvalidArgumentError,
@@ -16,10 +17,12 @@ from ringd.errors import (
     RingdError,
     TooManyOperationsError,
 )
+from ringd.vocabulary import OpSpec
 from ringd.wire import ipc
-from ringd.wire.bounds import OF_COMMUNICATOR, Bound
+from ringd.wire.bounds import OF_COMMUNICATOR, OF_DAEMON, Bound
 from ringd_client._core import MAX_IN_FLIGHT, ClientState
 from ringd_client._operation import Operation, Question
+from ringd_client._peer import STARVED, STOPPED, Peer
 
 
 class Settled:
@@ -30,6 +33,9 @@ class Settled:
     def __init__(self, error: BaseException | None = None) -> None:
         self.calls: list[bool] = []
         self.error = error
+
+    def linger(self, operation: Operation[Any]) -> bool:
+        return False
 
     def settle(self, write: bool) -> None:
         self.calls.append(write)
@@ -164,7 +170,7 @@ def test_given_up_operations_keep_their_memory_until_the_answer_and_are_not_writ
     state = ClientState(rank=0)
     settled = Settled()
     operation = submitted(state, settled)
-    assert operation.give_up(state.silent(operation, 9.0))
+    assert operation.give_up(state.silent(operation, 9.0, Peer()))
     assert operation.finished
     assert settled.calls == []
     assert operation.request in state.pending
@@ -172,6 +178,52 @@ def test_given_up_operations_keep_their_memory_until_the_answer_and_are_not_writ
     operation.settle()
     assert settled.calls == [False]
     assert isinstance(operation.error, DaemonLostError)
+
+
+SPEC = OpSpec("all_reduce", "float32", "sum", (3,), group=5)
+
+
+@pytest.mark.parametrize(
+    ("daemon", "words"),
+    [
+        (Peer(pid=77, state=STOPPED), ("process 77", "is stopped", "SIGCONT")),
+        (Peer(pid=77, state=STARVED), ("process 77", "is alive", "overloaded", "RINGD_TIMEOUT_S")),
+        (Peer(), ("process unknown", "can't be seen", "RINGD_TIMEOUT_S")),
+    ],
+)
+def test_a_call_that_a_living_daemon_lets_pass_is_a_timeout_that_says_how_it_does(
+    daemon: Peer, words: tuple[str, ...]
+) -> None:
+    state = ClientState(rank=2, epoch=4)
+    operation: Operation[Any] = Operation(SPEC, b"spec")
+    operation.begin(7.0, Bound(2.0, OF_DAEMON))
+    operation.epoch = 4
+    error = state.silent(operation, 9.25, daemon)
+    assert isinstance(error, CollectiveTimeoutError)
+    assert error.retry == "same_epoch"
+    assert error.fields == {
+        "op": "all_reduce",
+        "group": 5,
+        "epoch": 4,
+        "rank": 2,
+        "setting": "RINGD_TIMEOUT_S",
+        "elapsed_s": 2.25,
+        "timeout_s": 2.0,
+        "partial": True,
+        "daemon_pid": daemon.pid,
+        "daemon_state": daemon.state,
+    }
+    for word in ("rank 2", "all_reduce", "2.250 s", ": 2 s", *words):
+        assert word in str(error)
+
+
+def test_a_call_whose_daemon_has_closed_its_end_and_a_question_are_no_timeouts() -> None:
+    state = ClientState(rank=2)
+    operation: Operation[Any] = Operation(SPEC, b"spec")
+    assert isinstance(state.silent(operation, 9.0, Peer(gone=True)), DaemonLostError)
+    question = Question("newcomers", ipc.NEWCOMERS)
+    assert isinstance(state.silent(question, 9.0, Peer(pid=7, state=STARVED)), DaemonLostError)
+    assert state.ended is None
 
 
 def test_giving_up_comes_too_late_after_the_result() -> None:

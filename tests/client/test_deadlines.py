@@ -18,9 +18,11 @@ from ringd.errors import (
     DaemonLostError,
     PeerLostError,
     RingdError,
+    TooManyOperationsError,
 )
 from ringd.wire import ipc
 from ringd_client import Communicator
+from ringd_client import _collectives as collectives
 from tests.client.conftest import eventually, is_held
 from tests.client.stub_daemon import StubDaemon
 
@@ -47,7 +49,7 @@ def test_a_silent_daemon_is_given_up_at_the_deadline_and_a_quarter_second(
         elapsed_s, error = timed(lambda: comm.all_reduce_async(tensor, timeout_s=timeout_s).wait())
     else:
         elapsed_s, error = timed(lambda: comm.all_reduce(tensor, timeout_s=timeout_s))
-    assert isinstance(error, DaemonLostError)
+    assert isinstance(error, CollectiveTimeoutError)
     assert "all_reduce op=sum" in str(error)
     assert error.timeout_s == timeout_s
     assert timeout_s + 0.25 <= elapsed_s < timeout_s + 0.25 + 4
@@ -62,7 +64,20 @@ def test_a_handle_nobody_waits_for_ends_by_the_clients_clock_too(
     began = time.monotonic()
     eventually(handle.done)
     assert time.monotonic() - began > 0.2
-    assert isinstance(handle.exception(), DaemonLostError)
+    assert isinstance(handle.exception(), CollectiveTimeoutError)
+
+
+def test_an_answer_that_has_come_counts_where_the_client_itself_was_held_up(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    tensor = torch.ones(3)
+    operation = collectives.all_reduce(comm, tensor, timeout_s=0.01)
+    connection = comm._connection
+    connection.post(operation)
+    eventually(lambda: connection._transport.watch(0.0))
+    connection.give_up(operation)
+    assert operation.error is None
+    assert tensor.tolist() == [3, 3, 3]
 
 
 def test_memory_of_an_operation_given_up_is_held_until_the_daemon_wakes_up(
@@ -79,6 +94,22 @@ def test_memory_of_an_operation_given_up_is_held_until_the_daemon_wakes_up(
     assert other.tolist() == [3, 3, 3]
     assert comm._arena.used_bytes == 0
     assert tensor.tolist() == [1, 1, 1]  # the call had raised: its tensor is left alone
+
+
+def test_calls_that_were_given_up_take_room_until_the_daemon_has_answered(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    comm._state.max_in_flight = 3
+    daemon.script = lambda s: "hold"
+    for _ in range(3):
+        with pytest.raises(CollectiveTimeoutError):
+            comm.barrier(timeout_s=0.01)
+    for _ in range(2):
+        with pytest.raises(TooManyOperationsError):
+            comm.barrier()
+    daemon.script = lambda s: None
+    daemon.release()
+    comm.barrier()
 
 
 def test_a_daemon_that_does_not_read_is_lost_at_the_deadline(

@@ -17,11 +17,13 @@ from ringd.errors import (
     ArenaFullError,
     CollectiveMismatchError,
     InvalidArgumentError,
+    MemoryInUseError,
     RingdError,
     UnsupportedTypeError,
 )
 from ringd_client import AsyncCommunicator, Communicator
 from ringd_client import _state as states
+from ringd_client._operation import Operation
 from tests.client.stub_cluster import Cluster
 from tests.client.stub_daemon import StubDaemon
 
@@ -299,6 +301,24 @@ def test_a_rank_that_has_no_room_is_told_and_so_are_the_others(new_cluster: NewC
 
     kinds = new_cluster(3).run(program)
     assert kinds == [CollectiveMismatchError, ArenaFullError, CollectiveMismatchError]
+
+
+def test_a_rank_whose_tensor_the_daemon_may_still_write_is_told_and_so_are_the_others(
+    new_cluster: NewCluster,
+) -> None:
+    def program(comm: Communicator) -> Any:
+        tensor = torch.ones(1 << 15)
+        if comm.rank == 1:
+            earlier: Operation[Any] = Operation("an earlier call", b"")
+            earlier.in_place = True
+            comm._arena.lingering.lend(None, tensor, earlier)
+        with pytest.raises(RingdError) as caught:
+            comm.sync_state({"w": tensor})
+        comm._arena.lingering.clear()
+        return type(caught.value)
+
+    kinds = new_cluster(3).run(program)
+    assert kinds == [CollectiveMismatchError, MemoryInUseError, CollectiveMismatchError]
 
 
 def test_a_group_has_a_rank_0_of_its_own(new_cluster: NewCluster) -> None:

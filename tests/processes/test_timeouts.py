@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.processes.harness import WIDER, Daemons, until
-from tests.processes.programs import faults
+from tests.processes.programs import basics, faults
 
 Standing = Callable[[int], Daemons]
 SLACK_S = 0.25 * WIDER
@@ -120,26 +121,76 @@ def test_an_expired_wait_leaves_the_operation_running(standing: Standing) -> Non
     assert group.trainer(0).do(faults.wait)["value"] == 2.0
 
 
+@pytest.mark.parametrize("n", [2, 3])
 def test_the_client_keeps_its_own_clock_when_its_daemon_is_stopped(
+    daemons: Callable[..., Daemons], n: int
+) -> None:
+    group = daemons(n)
+    group.connect()
+    group.daemon_signal(1, signal.SIGSTOP)
+    try:
+        group.start(faults.call, timeout_s=1.0)
+        told = group.results()
+    finally:
+        group.daemon_signal(1, signal.SIGCONT)
+    own = told.pop(1)
+    assert own["error"] == "CollectiveTimeoutError", own
+    assert own["retry"] == "same_epoch"
+    assert own["fields"]["daemon_pid"] == group.daemon_pid(1)
+    assert own["fields"]["daemon_state"] == "stopped"
+    assert own["fields"]["partial"] is True
+    assert "SIGCONT" in own["text"]
+    assert 1.2 < own["took_s"] < 1.0 + SLACK_S
+    assert own["untouched"]
+    for peer in told:
+        assert peer["error"] == "CollectiveTimeoutError", peer
+        assert peer["fields"]["culprits"] == [1]
+        assert peer["took_s"] < 1.0 + SLACK_S
+        assert peer["untouched"]
+    for _ in range(2):
+        assert [again["value"] for again in group.do(faults.call)] == [float(n)] * n
+
+
+def test_calls_that_a_stopped_daemon_had_not_read_count_when_it_goes_on(
+    daemons: Callable[..., Daemons],
+) -> None:
+    group = daemons(2)
+    group.connect()
+    group.do(faults.call)
+    group.daemon_signal(1, signal.SIGSTOP)
+    try:
+        group.start(faults.call, times=3, timeout_s=0.3)
+        group.results()
+        alone = group.trainer(1).do(faults.meet, timeout_s=0.1)
+    finally:
+        group.daemon_signal(1, signal.SIGCONT)
+    assert alone["error"] == "CollectiveTimeoutError"
+    # Rank 1 has made one call more. Rank 0 is told, whatever it calls there; then they are in step.
+    told = group.trainer(0).do(faults.call)
+    assert told["error"] in ("CollectiveTimeoutError", "CollectiveMismatchError"), told
+    assert "barrier" in told["text"]
+    assert "rank 1" in told["text"]
+    assert [again["value"] for again in group.do(faults.call)] == [2.0] * 2
+
+
+def test_a_daemon_that_stays_stopped_holds_up_no_call_beyond_its_deadline_and_no_close(
     daemons: Callable[..., Daemons],
 ) -> None:
     group = daemons(2)
     group.connect()
     group.daemon_signal(1, signal.SIGSTOP)
     try:
-        group.start(faults.call, timeout_s=1.0)
-        peer, own = group.results()
+        for timeout_s in (0.1, 0.5):
+            for program in (faults.call, faults.meet):
+                told = group.trainer(1).do(program, timeout_s=timeout_s)
+                assert told["error"] == "CollectiveTimeoutError", told
+                assert told["fields"]["daemon_state"] == "stopped"
+                assert timeout_s + 0.2 < told["took_s"] < timeout_s + SLACK_S + 0.25
+        begun = time.monotonic()
+        group.trainer(1).do(basics.disconnect)
+        assert time.monotonic() - begun < 4 * SLACK_S
     finally:
         group.daemon_signal(1, signal.SIGCONT)
-    assert own["error"] == "DaemonLostError"
-    assert 1.2 < own["took_s"] < 1.0 + SLACK_S
-    assert peer["error"] == "CollectiveTimeoutError"
-    assert peer["took_s"] < 1.0 + SLACK_S
-    assert own["untouched"]
-    assert peer["untouched"]
-    group.disconnect()
-    group.connect()
-    assert [told["value"] for told in group.do(faults.call)] == [2.0] * 2
 
 
 def test_a_stopped_trainer_only_delays_its_peers(standing: Standing) -> None:

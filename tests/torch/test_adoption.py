@@ -131,6 +131,23 @@ def test_a_daemon_that_dies_leaves_it_whole(own: Own) -> None:
         assert same(total(2), tensor)
 
 
+def test_a_daemon_that_is_stopped_over_a_deadline_keeps_it_until_it_answers(own: Own) -> None:
+    seen = own(adoption.daemon_stops, 2, which=1)
+    for told, _, after, guest_bytes in seen:
+        assert told["class"] == "CollectiveTimeoutError"
+        assert told["is_torchs"]
+        assert told["fields"]["in_place"]
+        assert same(total(2), after)
+        assert guest_bytes == BYTES
+    told, at_once, _, _ = seen[1]
+    assert told["fields"]["daemon_state"] == "stopped"
+    assert "the timeout of the group: 1 s" in told["text"]
+    assert "not yours until the daemon answers" in told["text"]
+    assert "restore it" not in told["text"]
+    assert at_once["class"] == "MemoryInUseError"
+    assert at_once["is_torchs"]
+
+
 def test_it_serves_in_the_next_life_of_the_group(own: Own) -> None:
     for file, before, after, guest_bytes in own(adoption.another_life, 2):
         assert file.startswith("/memfd:ringd")

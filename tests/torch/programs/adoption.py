@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +247,25 @@ def daemon_dies() -> Any:
     os.kill(daemon(), signal.SIGKILL)
     told = caught(lambda: dist.all_reduce(torch.ones(3)))
     return told, tensor
+
+
+def daemon_stops(which: int) -> Any:
+    """A rank's daemon is stopped over the deadline of a call; then the storage serves on."""
+    rank, _ = place()
+    where = dist.new_group(timeout=timedelta(seconds=1))
+    tensor = reduced(torch.empty(COUNT), where=where)
+    dist.barrier()
+    if rank == which:
+        os.kill(daemon(), signal.SIGSTOP)
+    told = caught(lambda: dist.all_reduce(tensor, group=where))
+    at_once = {}
+    if rank == which:
+        at_once = caught(lambda: dist.all_reduce(tensor))
+        os.kill(daemon(), signal.SIGCONT)
+        until(lambda: caught(lambda: dist.all_reduce(tensor)).get("class") != "MemoryInUseError")
+    else:
+        dist.all_reduce(tensor)
+    return told, at_once, reduced(tensor, 1, where), arena().guest_bytes
 
 
 def another_life() -> Any:

@@ -1,0 +1,92 @@
+"""Memory of the caller's that the daemon may still use, though the call has ended here.
+
+A call that works in the caller's own memory and ends by the client's clock leaves its region with
+the daemon, which may be late and not dead. Until it has answered, another call on that memory
+would read what is half written, or be overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+from ringd.errors import MemoryInUseError
+from ringd_client._parts import Parts
+from ringd_client._tensors import adapter_of
+
+
+class User(Protocol):
+    """The operation whose region the tensor is.
+
+    Attributes:
+        answered: the daemon has released it.
+        in_place: the daemon may write to it; else it only reads.
+    """
+
+    answered: bool
+    in_place: bool
+
+
+class Lent(NamedTuple):
+    """Where a tensor lies, from ``start`` to before ``end``, and who uses it."""
+
+    start: int
+    end: int
+    user: User
+
+
+class Lingering(dict[object, Lent]):
+    """What is still lent, by the settlement that gives it back. Any thread may add and take out.
+
+    A call asks for its truth, and goes on when there is nothing.
+
+    Args:
+        catch_up: takes in what the daemon has sent, without waiting.
+    """
+
+    def __init__(self, catch_up: Callable[[], object]) -> None:
+        super().__init__()
+        self.catch_up = catch_up
+
+    def lend(self, settlement: object, tensor: Any, user: User) -> None:
+        """The daemon has a tensor until ``user`` is answered, which ``settlement`` then settles."""
+        self[settlement] = Lent(*adapter_of(tensor).extent(tensor), user)
+
+    def check(self, spec: object, source: Any, output: Any) -> None:
+        """Whether a call may use its tensors; to be asked while there is anything.
+
+        Args:
+            spec: of the call, for the message.
+            source, output: tensors or :class:`Parts`; None: there is none.
+
+        Raises:
+            MemoryInUseError: the daemon may write where the call reads, or use what it writes.
+        """
+        self.catch_up()
+        for settlement, lent in self.copy().items():
+            written = lent.user.in_place
+            if lent.user.answered:
+                self.pop(settlement, None)  # who was to do it was interrupted, or does it just now
+            elif written and _meets(lent, source):
+                raise _in_use(spec, "input", "write to")
+            elif _meets(lent, output):
+                raise _in_use(spec, "output", "write to" if written else "read")
+
+
+def _meets(lent: Lent, value: Any) -> bool:
+    if value is None:
+        return False
+    for tensor in value.tensors if isinstance(value, Parts) else (value,):
+        start, end = adapter_of(tensor).extent(tensor)
+        if start < lent.end and lent.start < end:
+            return True
+    return False
+
+
+def _in_use(spec: object, argument: str, does: str) -> MemoryInUseError:
+    return MemoryInUseError(
+        f"{spec}: the daemon may still {does} the memory of the {argument}: an earlier call on it "
+        "ended here before the daemon had answered. Wait until it answers, then make this call "
+        "again (it was not posted); or use other memory",
+        argument=argument,
+    )
