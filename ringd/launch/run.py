@@ -22,7 +22,7 @@ from typing import Any
 
 from ringd.config.loader import Loaded
 from ringd.config.secret import load_secret, make_secret_file
-from ringd.daemon.main import service_settings, transport_of
+from ringd.daemon.main import check_congestion, service_settings, transport_of
 from ringd.engine.failures import ranks_text
 from ringd.errors import ConfigError, RingdError
 from ringd.launch.children import Child, Children
@@ -61,11 +61,13 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
         after Ctrl-C.
 
     Raises:
-        ConfigError: the command can't be run.
+        ConfigError: the command can't be run, or a setting can't be used.
     """
     if shutil.which(command[0]) is None:
         hint = f"; try: -- python {command[0]}" if Path(command[0]).is_file() else ""
         raise ConfigError(f"the command {command[0]!r} is not found{hint}")
+    _enough_ports(n, loaded)
+    check_congestion(loaded)
     _set_up_log(loaded)
     if loaded.settings.accounting is not None:
         AccountingFile(loaded.settings.accounting).close()  # before anything is started
@@ -75,6 +77,21 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
         return asyncio.run(_run(job, command, max_restarts))
     finally:
         shutil.rmtree(job.folder, ignore_errors=True)
+
+
+def _enough_ports(n: int, loaded: Loaded) -> None:
+    """Each daemon listens on a port of its own, and all are on one address here."""
+    ports = loaded.settings.port
+    here = len(list(ports))
+    if not ports.any and here < n:
+        origin = loaded.origin["port"]
+        raise ConfigError(
+            f"port = {ports} ({origin}): too few, as each of the {n} daemons here listens on one "
+            f"of its own; allowed: 0 (any), or a range of {n} or more, like 7000-{7000 + n - 1}",
+            key="port",
+            value=str(ports),
+            origin=origin,
+        )
 
 
 def _keep_dumps(folder: Path) -> None:

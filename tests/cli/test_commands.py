@@ -17,6 +17,7 @@ from ringd.cli import options
 from ringd.config.settings import Settings
 from ringd.config.values import PortRange, format_size
 from ringd.errors import DaemonLostError
+from ringd.transport.tcp import KNOWN_CONGESTIONS
 
 Invoke = Callable[..., Result]
 StandIn = Callable[[str, str], Any]
@@ -116,6 +117,35 @@ class TestRun:
     def test_a_wrong_use_is_2(self, ringd: Invoke, calls: Any, args: list[str]) -> None:
         assert ringd("run", *args).exit_code == 2
         assert not calls
+
+
+@pytest.mark.parametrize(
+    "args", [["run", "-n", "2", "--", "true"], ["rendezvous", "--world-size", "2"]]
+)
+def test_a_congestion_control_that_the_kernel_lacks_is_2(ringd: Invoke, args: list[str]) -> None:
+    secret = "a secret of the tests"
+    result = ringd(*args, RINGD_CONGESTION="foo", RINGD_SECRET=secret)
+    assert result.exit_code == 2
+    origin = "environment RINGD_CONGESTION"
+    assert result.stderr.startswith(f"ringd: congestion = 'foo' ({origin}): the kernel does not")
+    for known in KNOWN_CONGESTIONS.read_text().split():
+        assert known in result.stderr
+
+
+@pytest.mark.parametrize("how", ["flag", "environment RINGD_PORT"])
+def test_fewer_ports_than_daemons_of_a_job_are_2(ringd: Invoke, how: str) -> None:
+    flags, environ = ["--port", "7160-7161"], {}
+    if how != "flag":
+        flags, environ = [], {"RINGD_PORT": "7160-7161"}
+    result = ringd("run", "-n", "3", *flags, "--", "true", **environ)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"ringd: port = 7160-7161 ({how}): too few, as each of the 3")
+
+
+def test_a_job_that_could_never_begin_is_2(ringd: Invoke) -> None:
+    result = ringd("run", "-n", "2", "--min-size", "3", "--", "true")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("ringd: min_size (flag) and world_size (flag) do not fit")
 
 
 def test_status(ringd: Invoke, stand_in: StandIn) -> None:

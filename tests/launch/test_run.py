@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 import textwrap
@@ -65,6 +67,25 @@ def test_a_job_gets_ranks_and_results_and_accounts_for_its_bytes(folder: Path, o
         assert sent == 2 * 30_000 * 8 * 2 // 3, "2T(N-1)/N"
         assert line["error"] is None
         assert line["end_ns"] > line["start_ns"]
+
+
+def two_free_ports() -> str:
+    """A range of two ports on which nobody listens."""
+    for first in range(7160, 7960, 2):
+        with contextlib.ExitStack() as socks, contextlib.suppress(OSError):
+            for port in (first, first + 1):
+                socks.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return f"{first}-{first + 1}"
+    raise AssertionError("no two ports are free")
+
+
+@pytest.mark.parametrize("flags", [(), ("--embed-rendezvous",)])
+def test_each_daemon_listens_on_one_of_the_ports_that_were_given(
+    folder: Path, owner: str, flags: tuple[str, ...]
+) -> None:
+    ports = two_free_ports()
+    told = run_job(2, jobs.address, folder, owner, "--port", ports, *flags)
+    assert sorted(told) == [f"127.0.0.1:{port}" for port in ports.split("-")]
 
 
 @pytest.mark.parametrize(
