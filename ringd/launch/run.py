@@ -29,6 +29,7 @@ from ringd.launch.children import Child, Children
 from ringd.launch.crew import DAEMON_STEPS, Crew, Job
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
+from ringd.observe.dumps import LAST_FAILURE
 from ringd.observe.status_view import ask
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
@@ -36,7 +37,6 @@ from ringd.wire.handshake import RENDEZVOUS, Credentials
 
 log = logging.getLogger("ringd.run")
 Status = Callable[[], Awaitable[dict[str, Any]]]
-KEPT_DUMPS = "last-failure"
 SURVIVOR_GRACE_S = 3.0
 """After a failure: how long the other trainers may take to see it and say so."""
 LOOK_EVERY_S = 0.5
@@ -98,7 +98,7 @@ def _keep_dumps(folder: Path) -> None:
     """What the flight recorders wrote of a failure outlives the job, until the next one fails."""
     dumps = sorted(folder.glob("flight-rank*.json"))
     if dumps:
-        kept = folder.parent / KEPT_DUMPS
+        kept = folder.parent / LAST_FAILURE
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(mode=0o700)
         for dump in dumps:

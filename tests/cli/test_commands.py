@@ -17,6 +17,7 @@ from ringd.cli import options
 from ringd.config.settings import Settings
 from ringd.config.values import PortRange, format_size
 from ringd.errors import DaemonLostError
+from ringd.observe import explain_view
 from ringd.transport.tcp import KNOWN_CONGESTIONS
 
 Invoke = Callable[..., Result]
@@ -212,8 +213,29 @@ def test_explain(ringd: Invoke, stand_in: StandIn) -> None:
     assert calls == [(([Path("dumps"), Path("b.json")],), {"as_json": True})]
 
 
+def test_explain_without_arguments_takes_the_last_failure(
+    ringd: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shown: list[list[Path]] = []
+    monkeypatch.setattr(explain_view, "show", lambda paths, as_json: shown.append(paths))
+    folder = tmp_path / "ringd" / "last-failure"
+    result = ringd("explain", XDG_RUNTIME_DIR=str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("ringd: which dumps? Name files of ringd dump")
+    folder.mkdir(parents=True)
+    (folder / "flight-rank1-epoch1.json").write_text("{}")
+    result = ringd("explain", "--json", XDG_RUNTIME_DIR=str(tmp_path))
+    assert (result.exit_code, shown) == (0, [[folder]])
+    assert result.stderr == f"ringd: the last failure's, in {folder}\n"
+
+
+def test_no_help_says_a_default_twice(ringd: Invoke) -> None:
+    for command in ("dump", "run", "explain", "status", "daemon", "rendezvous", "bench", "demo"):
+        text = " ".join(ringd(command, "--help", COLUMNS="200").stdout.split())
+        assert not re.search(r"\(default: [^)]*\)[^-]{0,20}\[default:", text), command
+
+
 def test_explain_without_a_dump_is_2(ringd: Invoke) -> None:
-    assert ringd("explain").exit_code == 2
     Path("empty").mkdir()
     result = ringd("explain", "empty")
     assert result.exit_code == 2
