@@ -15,7 +15,7 @@ import secrets
 import shutil
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,15 @@ from ringd.observe.status_view import ask
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
 from ringd.wire.handshake import RENDEZVOUS, Credentials
+from ringd.wire.raised import Raised
 
 log = logging.getLogger("ringd.run")
 Status = Callable[[], Awaitable[dict[str, Any]]]
 SURVIVOR_GRACE_S = 3.0
 """After a failure: how long the other trainers may take to see it and say so."""
 LOOK_EVERY_S = 0.5
+VERDICT_S = 2.0
+"""How long the launcher looks for whose failure it was, before it says the end of the job."""
 NOT_FORMED = 3
 DAEMON_FAILED = 4
 _WAITING_STEPS: tuple[tuple[int, float], ...] = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0))
@@ -223,7 +226,7 @@ async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], statu
                 if not failed or failure:
                     continue
                 if child is None or not await crew.spares(child, text):
-                    log.error("%s; ending the job", text)
+                    log.error("%s", await _why_it_ends(child, text, crew, status))
                     failure = failed
             if not failure and await _missed(crew, status):
                 failure, steps = NOT_FORMED, _WAITING_STEPS
@@ -232,7 +235,7 @@ async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], statu
                 logging.getLogger("ringd.rendezvous").setLevel(logging.ERROR)
                 await children.end(trainers, steps)
                 by_trainer = all(child in trainers for child, _ in just_ended)
-                return (by_trainer and await _first_to_fail(trainers, status)) or failure
+                return (by_trainer and await _first_to_fail(crew, status)) or failure
         await children.end(daemons, DAEMON_STEPS)
         return 0
     finally:
@@ -273,12 +276,35 @@ def _times(crew: Crew, ranks: Sequence[int]) -> str:
     return f" (started anew {'once' if times == 1 else f'{times} times'})" if times else ""
 
 
-async def _first_to_fail(trainers: list[Child], status: Status) -> int:
+async def _first_to_fail(crew: Crew, status: Status) -> int:
     """The exit code of the rank that the first verdict names, if it failed by itself: the
     others may have been quicker to end."""
-    verdicts = (await status()).get("verdicts")
-    code = trainers[verdicts[0]["rank"]].code if verdicts else None
+    lost = _first_lost(await status())
+    code = crew.trainers[lost["rank"]].code if lost else None
     return code if code is not None and code > 0 else 0
+
+
+async def _why_it_ends(child: Child | None, text: str, crew: Crew, status: Status) -> str:
+    """The line on the end of the job: the first verdict says whose failure it was, where another
+    rank's trainer only was quicker to end. (What the job went on without is no reason.)"""
+    lost = None
+    if child in crew.trainers:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(VERDICT_S):
+                lost = _first_lost(await status())
+    if child is None or not lost or lost["rank"] in {child.rank, *crew.given_up, *crew.restarts}:
+        return f"{text}; ending the job"
+    raised = Raised.read(lost["exception"])
+    why = f"{lost['case']} {raised}" if raised else lost["case"]
+    if lost["detail"] and not raised:
+        why += f" ({lost['detail']})"
+    return f"rank {lost['rank']}: {why}; ending the job (first to exit: rank {child.rank})"
+
+
+def _first_lost(status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The first verdict on the current epoch, if there is one."""
+    of_epoch = (v for v in status.get("verdicts", ()) if v["epoch"] == status["epoch"])
+    return next(of_epoch, None)
 
 
 def _failure(child: Child | None, code: int, crew: Crew) -> tuple[int, str]:

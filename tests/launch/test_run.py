@@ -328,6 +328,46 @@ def test_the_code_is_that_of_the_rank_which_failed_first_however_long_it_takes_t
     assert job.wait(ENDS_WITHIN_S) == 3
 
 
+@pytest.mark.parametrize("flags", [(), ("--embed-rendezvous",)])
+def test_the_last_word_is_on_the_rank_that_raised_and_not_on_who_was_quicker_to_end(
+    start: Callable[..., Job], folder: Path, flags: tuple[str, ...]
+) -> None:
+    program = """
+        import atexit, time, numpy, ringd_client
+        with ringd_client.connect() as comm:
+            comm.barrier()
+            if comm.rank == 1:
+                atexit.register(time.sleep, 1.0)
+                raise ValueError("the loss is gone")
+            comm.all_reduce(numpy.ones(10, "float32"))
+    """
+    job = start(2, script(folder, program), *flags)
+    assert job.wait(ENDS_WITHIN_S) == 1
+    why = "rank 1: trainer raised ValueError: the loss is gone (program.py:7)"
+    assert f"{why}; ending the job (first to exit: rank 0)" in job.err
+    assert "rank 0 failed" not in job.err
+
+
+def test_a_failure_that_was_made_up_for_is_not_why_the_job_ends(
+    start: Callable[..., Job], folder: Path
+) -> None:
+    program = """
+        import os, signal, sys, numpy, ringd_client
+        with ringd_client.connect() as comm:
+            comm.barrier()
+            if comm.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                comm.barrier()
+            except ringd_client.PeerLostError:
+                sys.exit(7)
+    """
+    job = start(2, script(folder, program), "--max-restarts", "1", "--min-size", "2")
+    job.wait(ENDS_WITHIN_S)
+    assert "starting rank" in job.err
+    assert "first to exit" not in job.err
+
+
 def test_an_account_that_cannot_be_written_is_refused_before_anything_starts(
     start: Callable[..., Job],
 ) -> None:
