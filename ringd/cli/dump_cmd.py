@@ -20,7 +20,10 @@ def dump(
     rank: options.AskedRank = None,
     job_id: options.AskedJob = None,
     out: Annotated[
-        Path, typer.Option("--out", help="Where the files go. (default: .)", metavar="DIR")
+        Path,
+        typer.Option(
+            "--out", help="Where the files go. (default: .)", metavar="DIR", show_default=False
+        ),
     ] = Path(),
     config: options.Config = None,
     debug: options.Debug = None,

@@ -53,6 +53,15 @@ class _Terminated(BaseException):
 class RingdGroup(TyperGroup):
     """The root of the commands: errors become one line and an exit code."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """As typer's, which takes a Ctrl-C before the command has begun without a word."""
+        try:
+            return super().main(*args, **kwargs)
+        except SystemExit as ended:
+            if isinstance(getattr(ended.__context__, "__cause__", None), KeyboardInterrupt):
+                _say("interrupted")
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command; see the module ``exit_codes`` for what it exits with."""
         try:

@@ -116,6 +116,16 @@ Port = Annotated[
         "--port", "Port, or range like 7000-7010; 0 is any. (default: 0)", _NETWORK, "PORT[-PORT]"
     ),
 ]
+DaemonPorts = Annotated[
+    str | None,
+    _option(
+        "--port",
+        "Ports of the daemons, one for each, like 7000-7010; 0 is any; the rendezvous takes a "
+        "free one. (default: 0)",
+        _NETWORK,
+        "PORT-PORT",
+    ),
+]
 Interface = Annotated[
     str | None,
     _option("--interface", "Listen on this interface's address.", _NETWORK, "NAME"),

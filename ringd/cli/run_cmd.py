@@ -37,7 +37,7 @@ def run(
     timeout_s: options.Timeout = None,
     recv_timeout_ms: options.RecvTimeout = None,
     bind: options.Bind = None,
-    port: options.Port = None,
+    port: options.DaemonPorts = None,
     interface: options.Interface = None,
     ip_version: options.IpVersion = None,
     segment_bytes: options.SegmentBytes = None,

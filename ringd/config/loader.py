@@ -213,6 +213,13 @@ def _check_together(settings: Settings, origin: Mapping[str, str]) -> None:
             "world_size",
             f"do not fit: rank is {rank}, allowed are 0 to {world_size - 1}",
         )
+    if world_size is not None and settings.min_size > world_size:
+        raise contradict(
+            "min_size",
+            "world_size",
+            f"do not fit: {settings.min_size} ranks never come where there are {world_size}; "
+            f"allowed are 0 (all) to {world_size}",
+        )
     if settings.dead_after_s <= 2 * settings.heartbeat_s:
         raise contradict(
             "dead_after_s",

@@ -28,7 +28,8 @@ class Settings(BaseModel):
         bind: local address to listen on. "": for a daemon the local address of the socket that
             reached the rendezvous; for the rendezvous see :meth:`rendezvous_listen`.
         advertise: what others dial, where that differs from where we listen (NAT, containers).
-        port: port or range to listen on; 0 is any free port.
+        port: port or range to listen on; 0 is any free port. Under ``ringd run`` each daemon
+            takes one of the range, and the rendezvous any that is free.
         interface: listen on this interface's address (instead of ``bind``).
         ip_version: address family to use where a name or interface has both.
         socket: the daemon's Unix socket, for its client.
@@ -51,7 +52,8 @@ class Settings(BaseModel):
         busy_poll_us: how long after a call begins the daemon looks for its peers' bytes instead of
             sleeping (it yields the processor to whoever wants it); 0 is off.
         congestion: "auto" takes cubic on links within a host, else the system's; "system"
-            leaves it alone; other words name the kernel's algorithm.
+            leaves it alone; other words name the kernel's algorithm, and one that it refuses
+            is an error at the start.
         arena_limit_bytes: cap on a trainer's shared memory; unset: 4 GiB, or a quarter of the
             machine's (or container's) memory when that is less.
         adopt_storages: the torch backend may move storages that recur into shared memory, so that

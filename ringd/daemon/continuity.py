@@ -12,7 +12,7 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ringd.errors import RendezvousError, RingdError
 from ringd.rendezvous.addresses import is_any
@@ -77,6 +77,7 @@ class DaemonContinuity:
         log: logging.Logger,
     ) -> None:
         self.why_lost = ""
+        self._lost_at: float | None = None
         self.service: RendezvousService | None = None
         self._engine = engine
         self._transport = transport
@@ -144,11 +145,26 @@ class DaemonContinuity:
     def on_coordinator_lost(self, reason: str) -> None:
         """Links keep working; attaching and verdicts wait."""
         self.why_lost = reason
+        if self._lost_at is None:
+            self._lost_at = self._engine.now()
         self._log.warning("the rendezvous is out of reach: %s", reason)
 
     def on_coordinator_back(self) -> None:
         """All is as before."""
         self.why_lost = ""
+        self._lost_at = None
+
+    def absence(self) -> dict[str, Any]:
+        """For ``ringd status`` without a rendezvous: where it was, since when and why it is out of
+        reach (None: it never was in reach), and whose daemons could not be asked."""
+        since = self._lost_at
+        return {
+            "address": str(self._places.at),
+            "in_reach": False,
+            "lost_for_s": None if since is None else round(self._engine.now() - since, 1),
+            "cause": self.why_lost or None,
+            "not_asked": [rank for rank in self._engine.world.ranks if rank != self._rank],
+        }
 
     def out_of_reach(self, within: str, why: str) -> RendezvousError:
         """No epoch could begin ``within`` a trainer's time."""

@@ -23,7 +23,7 @@ from ringd.daemon.node import Node
 from ringd.daemon.server import ClientServer
 from ringd.daemon.watch import ProcessWatch
 from ringd.engine.engine import EngineOptions
-from ringd.errors import AddressInUseError
+from ringd.errors import AddressInUseError, ConfigError
 from ringd.kernels import TorchLoader
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
@@ -33,7 +33,7 @@ from ringd.rendezvous.service import RendezvousService, ServiceSettings
 from ringd.transport.base import Address
 from ringd.transport.handshaking import fresh_nonce
 from ringd.transport.interfaces import interface_address
-from ringd.transport.tcp import TcpTransport
+from ringd.transport.tcp import TcpTransport, known_congestions, refused_congestion
 from ringd.wire.handshake import DAEMON, RENDEZVOUS, Credentials
 
 PARENT_GRACE_S = 1.0
@@ -49,6 +49,7 @@ def run_daemon(loaded: Loaded) -> None:
         RendezvousError: the group did not come together within ``join_timeout_s``.
         ConfigError, AddressInUseError: a setting can't be used.
     """
+    check_congestion(loaded)
     _log_as("daemon", loaded.settings)
     uvloop.run(_daemon(loaded), debug=loaded.settings.debug)
 
@@ -59,6 +60,7 @@ def run_rendezvous(loaded: Loaded) -> None:
     Raises:
         ConfigError, AddressInUseError: a setting can't be used.
     """
+    check_congestion(loaded)
     _log_as("rendezvous", loaded.settings)
     uvloop.run(_rendezvous(loaded.settings), debug=loaded.settings.debug)
 
@@ -102,6 +104,25 @@ def office_of(settings: Settings) -> Office:
 def transport_of(settings: Settings) -> TcpTransport:
     """TCP as the settings want it."""
     return TcpTransport(congestion=settings.congestion, family=_FAMILY[settings.ip_version])
+
+
+def check_congestion(loaded: Loaded) -> None:
+    """See that the kernel lets us have the congestion control that was asked for.
+
+    Raises:
+        ConfigError: it does not; names those that it has.
+    """
+    name = loaded.settings.congestion
+    why = refused_congestion(name)
+    if why:
+        origin = loaded.origin["congestion"]
+        raise ConfigError(
+            f"congestion = {name!r} ({origin}): the kernel does not let us have it ({why}); "
+            f"allowed: auto, system, or what the kernel has: {known_congestions()}",
+            key="congestion",
+            value=name,
+            origin=origin,
+        )
 
 
 def place_of(settings: Settings) -> Place:

@@ -470,6 +470,10 @@ class Node:
         """The whole group's state, gathered by the rendezvous."""
         return self._agent.request_status()
 
+    def absence(self) -> dict[str, Any]:
+        """Of the rendezvous, when ``group_status`` failed: since when, and why."""
+        return self._continuity.absence()
+
     def snapshot(self, reason: str) -> Snapshot:
         """The flight recorder's content, for a dump."""
         facts = {"job_id": self._job_id, "address": str(self._mesh.address)}

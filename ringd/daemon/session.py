@@ -202,7 +202,11 @@ class Session:
             return
         error = future.exception()
         if error is not None:
-            reply: Any = {"error": RingdError(str(error)).to_wire(), "self": self._node.state()}
+            reply: Any = {
+                "error": RingdError(str(error)).to_wire(),
+                "rendezvous": self._node.absence(),
+                "self": self._node.state(),
+            }
         else:
             reply = future.result()
         self._send(ipc.pack(ipc.STATUS_REPLY, request, reply))

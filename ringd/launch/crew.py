@@ -49,7 +49,7 @@ class Job:
         Their place also in torchrun's variables, so that a script that calls init_process_group
         runs.
         """
-        overrides = {k: v for k, v in self.loaded.overrides().items() if k not in ("bind", "port")}
+        overrides = {k: v for k, v in self.loaded.overrides().items() if k != "bind"}
         overrides |= {
             "log_level": self.log_level,
             "job_id": self.job_id,

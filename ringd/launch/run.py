@@ -15,31 +15,34 @@ import secrets
 import shutil
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ringd.config.loader import Loaded
 from ringd.config.secret import load_secret, make_secret_file
-from ringd.daemon.main import service_settings, transport_of
+from ringd.daemon.main import check_congestion, service_settings, transport_of
 from ringd.engine.failures import ranks_text
 from ringd.errors import ConfigError, RingdError
 from ringd.launch.children import Child, Children
 from ringd.launch.crew import DAEMON_STEPS, Crew, Job
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
+from ringd.observe.dumps import LAST_FAILURE
 from ringd.observe.status_view import ask
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
 from ringd.wire.handshake import RENDEZVOUS, Credentials
+from ringd.wire.raised import Raised
 
 log = logging.getLogger("ringd.run")
 Status = Callable[[], Awaitable[dict[str, Any]]]
-KEPT_DUMPS = "last-failure"
 SURVIVOR_GRACE_S = 3.0
 """After a failure: how long the other trainers may take to see it and say so."""
 LOOK_EVERY_S = 0.5
+VERDICT_S = 2.0
+"""How long the launcher looks for whose failure it was, before it says the end of the job."""
 NOT_FORMED = 3
 DAEMON_FAILED = 4
 _WAITING_STEPS: tuple[tuple[int, float], ...] = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0))
@@ -61,11 +64,13 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
         after Ctrl-C.
 
     Raises:
-        ConfigError: the command can't be run.
+        ConfigError: the command can't be run, or a setting can't be used.
     """
     if shutil.which(command[0]) is None:
         hint = f"; try: -- python {command[0]}" if Path(command[0]).is_file() else ""
         raise ConfigError(f"the command {command[0]!r} is not found{hint}")
+    _enough_ports(n, loaded)
+    check_congestion(loaded)
     _set_up_log(loaded)
     if loaded.settings.accounting is not None:
         AccountingFile(loaded.settings.accounting, log).close()  # before anything is started
@@ -77,11 +82,26 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
         shutil.rmtree(job.folder, ignore_errors=True)
 
 
+def _enough_ports(n: int, loaded: Loaded) -> None:
+    """Each daemon listens on a port of its own, and all are on one address here."""
+    ports = loaded.settings.port
+    here = len(list(ports))
+    if not ports.any and here < n:
+        origin = loaded.origin["port"]
+        raise ConfigError(
+            f"port = {ports} ({origin}): too few, as each of the {n} daemons here listens on one "
+            f"of its own; allowed: 0 (any), or a range of {n} or more, like 7000-{7000 + n - 1}",
+            key="port",
+            value=str(ports),
+            origin=origin,
+        )
+
+
 def _keep_dumps(folder: Path) -> None:
     """What the flight recorders wrote of a failure outlives the job, until the next one fails."""
     dumps = sorted(folder.glob("flight-rank*.json"))
     if dumps:
-        kept = folder.parent / KEPT_DUMPS
+        kept = folder.parent / LAST_FAILURE
         shutil.rmtree(kept, ignore_errors=True)
         kept.mkdir(mode=0o700)
         for dump in dumps:
@@ -206,7 +226,7 @@ async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], statu
                 if not failed or failure:
                     continue
                 if child is None or not await crew.spares(child, text):
-                    log.error("%s; ending the job", text)
+                    log.error("%s", await _why_it_ends(child, text, crew, status))
                     failure = failed
             if not failure and await _missed(crew, status):
                 failure, steps = NOT_FORMED, _WAITING_STEPS
@@ -215,7 +235,7 @@ async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], statu
                 logging.getLogger("ringd.rendezvous").setLevel(logging.ERROR)
                 await children.end(trainers, steps)
                 by_trainer = all(child in trainers for child, _ in just_ended)
-                return (by_trainer and await _first_to_fail(trainers, status)) or failure
+                return (by_trainer and await _first_to_fail(crew, status)) or failure
         await children.end(daemons, DAEMON_STEPS)
         return 0
     finally:
@@ -256,12 +276,35 @@ def _times(crew: Crew, ranks: Sequence[int]) -> str:
     return f" (started anew {'once' if times == 1 else f'{times} times'})" if times else ""
 
 
-async def _first_to_fail(trainers: list[Child], status: Status) -> int:
+async def _first_to_fail(crew: Crew, status: Status) -> int:
     """The exit code of the rank that the first verdict names, if it failed by itself: the
     others may have been quicker to end."""
-    verdicts = (await status()).get("verdicts")
-    code = trainers[verdicts[0]["rank"]].code if verdicts else None
+    lost = _first_lost(await status())
+    code = crew.trainers[lost["rank"]].code if lost else None
     return code if code is not None and code > 0 else 0
+
+
+async def _why_it_ends(child: Child | None, text: str, crew: Crew, status: Status) -> str:
+    """The line on the end of the job: the first verdict says whose failure it was, where another
+    rank's trainer only was quicker to end. (What the job went on without is no reason.)"""
+    lost = None
+    if child in crew.trainers:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(VERDICT_S):
+                lost = _first_lost(await status())
+    if child is None or not lost or lost["rank"] in {child.rank, *crew.given_up, *crew.restarts}:
+        return f"{text}; ending the job"
+    raised = Raised.read(lost["exception"])
+    why = f"{lost['case']} {raised}" if raised else lost["case"]
+    if lost["detail"] and not raised:
+        why += f" ({lost['detail']})"
+    return f"rank {lost['rank']}: {why}; ending the job (first to exit: rank {child.rank})"
+
+
+def _first_lost(status: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The first verdict on the current epoch, if there is one."""
+    of_epoch = (v for v in status.get("verdicts", ()) if v["epoch"] == status["epoch"])
+    return next(of_epoch, None)
 
 
 def _failure(child: Child | None, code: int, crew: Crew) -> tuple[int, str]:

@@ -117,6 +117,20 @@ def find_all(loaded: Loaded) -> list[Path]:
     return found
 
 
+def check_rank(loaded: Loaded, path: Path, rank: int) -> None:
+    """See that the daemon at ``path``, which says that it is ``rank``'s, is the one asked for.
+
+    Raises:
+        InvalidArgumentError: --rank says another one.
+    """
+    asked = loaded.settings.rank
+    if loaded.origin["rank"] == "flag" and asked != rank:
+        raise InvalidArgumentError(
+            f"--rank is {asked}, but the daemon at {path} is that of rank {rank}; give one of "
+            "--rank and --socket"
+        )
+
+
 def _living(loaded: Loaded) -> list[Path]:
     """``ringd run`` has a folder per job; daemons that were started singly share one."""
     found = [*loaded.runtime_dir.glob("*/*.sock"), *loaded.runtime_dir.glob("*.sock")]

@@ -9,7 +9,7 @@ from typing import Any
 from ringd.config.loader import Loaded
 from ringd.errors import ConfigError, RingdError
 from ringd.observe import dump_file
-from ringd.observe.asking import asking, find_all
+from ringd.observe.asking import asking, check_rank, find_all
 from ringd.wire import ipc
 
 
@@ -21,7 +21,8 @@ def dump(loaded: Loaded, folder: Path) -> tuple[list[Path], list[RingdError]]:
 
     Raises:
         DaemonLostError: no daemon was found.
-        InvalidArgumentError: there are several jobs here; names them.
+        InvalidArgumentError: there are several jobs here; names them. Or the socket that was
+            given is another rank's.
         ConfigError: the folder can't be written to.
     """
     files, errors = [], []
@@ -31,6 +32,7 @@ def dump(loaded: Loaded, folder: Path) -> tuple[list[Path], list[RingdError]]:
         except RingdError as exc:
             errors.append(exc)
             continue
+        check_rank(loaded, path, document["rank"])
         try:
             files.append(dump_file.write(document, folder))
         except OSError as exc:

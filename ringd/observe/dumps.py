@@ -12,6 +12,8 @@ from ringd.observe.dump_file import PATTERN
 from ringd.observe.flight import FORMAT, VERSION
 from ringd.observe.records import GroupView, Op, RankDump
 
+LAST_FAILURE = "last-failure"
+"""The folder, among the user's runtime files, in which ``ringd run`` keeps a failed job's dumps."""
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 
@@ -29,6 +31,21 @@ def read(paths: Iterable[Path]) -> list[RankDump]:
             f"no dump was found ({PATTERN}); ringd dump makes them where the daemons run"
         )
     return [_load(path) for path in files]
+
+
+def last_failure(runtime_dir: Path) -> Path:
+    """The folder with the dumps of the last job of ``ringd run`` that failed here.
+
+    Raises:
+        InvalidArgumentError: there is none.
+    """
+    folder = runtime_dir / LAST_FAILURE
+    if not any(folder.glob(PATTERN)):
+        raise InvalidArgumentError(
+            f"which dumps? Name files of ringd dump, or folders of them; there is no failed job's "
+            f"in {folder}"
+        )
+    return folder
 
 
 def _load(path: Path) -> RankDump:

@@ -8,11 +8,22 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ringd.config.loader import Loaded
-from ringd.observe.asking import asking, find_one
+from ringd.observe.asking import asking, check_rank, find_one
 from ringd.vocabulary import SEND
 from ringd.wire import ipc
+
+_COLUMNS = (
+    "rank",
+    "address",
+    "trainer pid",
+    "epoch",
+    "next seq (in the epoch)",
+    "done (in all epochs)",
+    "in flight",
+)
 
 
 def show(loaded: Loaded, *, scope: str, as_json: bool) -> None:
@@ -20,9 +31,13 @@ def show(loaded: Loaded, *, scope: str, as_json: bool) -> None:
 
     Raises:
         DaemonLostError: no daemon answers, or none that was asked for runs here.
-        InvalidArgumentError: there are several jobs here; names them.
+        InvalidArgumentError: there are several jobs here; names them. Or the socket that was
+            given is another rank's.
     """
-    status = ask(find_one(loaded), scope)
+    path = find_one(loaded)
+    if loaded.origin["rank"] == "flag":
+        check_rank(loaded, path, ask(path, "daemon")["rank"])
+    status = ask(path, scope)
     if as_json:
         print(json.dumps(status, indent=1))
     else:
@@ -45,10 +60,12 @@ def _print(status: dict[str, Any], scope: str) -> None:
     daemons = [status] if scope == "daemon" else _daemons(status)
     console = Console()
     table = Table(title="ringd group" if scope == "group" else "ringd daemon")
-    for name in ("rank", "address", "trainer pid", "epoch", "next seq", "done", "in flight"):
+    for name in _COLUMNS:
         table.add_column(name, no_wrap=name == "address")
     for state in daemons:
         table.add_row(*_cells(state))
+    if "self" in status:
+        table.caption = Text(_absence(status), style="yellow")
     console.print(table)
     if any(_in_flight(state) for state in daemons):
         console.print(_flying(daemons))
@@ -66,6 +83,17 @@ def _daemons(status: dict[str, Any]) -> list[dict[str, Any]]:
     if "self" in status:  # the rendezvous is out of reach: only what the asked daemon knows
         return [status["self"]]
     return [report["state"] for report in status.get("reports", [])]
+
+
+def _absence(status: dict[str, Any]) -> str:
+    """Why there is only the asked daemon's own row."""
+    of = status.get("rendezvous", {})
+    where = f"the rendezvous at {of['address']}" if of else "the rendezvous"
+    since, cause = of.get("lost_for_s"), of.get("cause") or status["error"]["message"]
+    how_long = "" if since is None else f" for {since:g} s"
+    text = f"{where} is out of reach{how_long}: {cause}"
+    others = ", ".join(map(str, of.get("not_asked", [])))
+    return f"{text}; could not be asked: ranks {others}" if others else text
 
 
 def _cells(state: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ import errno
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ringd.errors import AddressInUseError
 from ringd.transport.base import Address, Buffer, Channel, Receiver
@@ -25,6 +26,7 @@ KEEPALIVE_IDLE_S = 15
 KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_COUNT = 3
 USER_TIMEOUT_S = 30
+KNOWN_CONGESTIONS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _SHRUG = (BlockingIOError, InterruptedError)
 
 
@@ -368,6 +370,30 @@ def tune(sock: socket.socket, congestion: str) -> None:
     if congestion != "system":
         with contextlib.suppress(OSError):  # not loaded in this kernel: its default serves
             sock.setsockopt(tcp, socket.TCP_CONGESTION, congestion.encode())
+
+
+def refused_congestion(congestion: str) -> str:
+    """Why connections can't have this congestion control; "": they can.
+
+    A socket is asked, as the kernel's list neither has the modules that it would load, nor says
+    what only root may set.
+    """
+    if congestion in ("auto", "system"):
+        return ""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+        except OSError as exc:
+            return "it has none of that name" if exc.errno == errno.ENOENT else str(exc.strerror)
+    return ""
+
+
+def known_congestions() -> str:
+    """Those that the kernel has loaded, in one line."""
+    try:
+        return " ".join(KNOWN_CONGESTIONS.read_text().split())
+    except OSError:  # a container may hide it
+        return f"not readable in {KNOWN_CONGESTIONS}"
 
 
 def _address(name: tuple[object, ...]) -> Address:

@@ -285,14 +285,19 @@ def _check(theirs: Identity, *, ours: Identity, roles: frozenset[str]) -> None:
     if theirs.role not in roles:
         raise _Refused("role", f"unexpected role {theirs.role!r}, not {' or '.join(sorted(roles))}")
     if not _world_fits(theirs, ours):
-        text = f"world size {theirs.world_size} does not fit, {ours.world_size} is this side's"
-        raise _Refused("world_size", text)
+        raise _Refused("world_size", f"world sizes differ: {_size_of(theirs)}, {_size_of(ours)}")
     if theirs.role not in RANKED_ROLES:
         if theirs.rank != -1:
             raise _Refused("rank", f"a peer of role {theirs.role!r} has no rank {theirs.rank}")
     elif not 0 <= theirs.rank < theirs.world_size:
         text = f"rank {theirs.rank} is out of range for world size {theirs.world_size}"
         raise _Refused("rank", text)
+
+
+def _size_of(one: Identity) -> str:
+    """Names the side, as the text is read on both: "the daemon of rank 1 has 3"."""
+    whose = f"the {one.role}" + (f" of rank {one.rank}" if one.role in RANKED_ROLES else "")
+    return f"{whose} has {one.world_size}"
 
 
 def _world_fits(theirs: Identity, ours: Identity) -> bool:

@@ -22,7 +22,7 @@ Daemon to client::
     [WELCOME, {...}]                                 all trainers are attached
     [REFUSED, error]
     [DONE, request, error | None, result]            the region is the client's again
-    [STATUS_REPLY, request, status]             {"error", "self"} without a rendezvous
+    [STATUS_REPLY, request, status]             without a rendezvous {"error", "rendezvous", "self"}
     [DUMP_REPLY, request, more, bytes]               a piece of the dump, which is JSON
     [BYE]                                            the daemon ends
 

@@ -17,6 +17,8 @@ from ringd.cli import options
 from ringd.config.settings import Settings
 from ringd.config.values import PortRange, format_size
 from ringd.errors import DaemonLostError
+from ringd.observe import explain_view
+from ringd.transport.tcp import KNOWN_CONGESTIONS
 
 Invoke = Callable[..., Result]
 StandIn = Callable[[str, str], Any]
@@ -118,6 +120,35 @@ class TestRun:
         assert not calls
 
 
+@pytest.mark.parametrize(
+    "args", [["run", "-n", "2", "--", "true"], ["rendezvous", "--world-size", "2"]]
+)
+def test_a_congestion_control_that_the_kernel_lacks_is_2(ringd: Invoke, args: list[str]) -> None:
+    secret = "a secret of the tests"
+    result = ringd(*args, RINGD_CONGESTION="foo", RINGD_SECRET=secret)
+    assert result.exit_code == 2
+    origin = "environment RINGD_CONGESTION"
+    assert result.stderr.startswith(f"ringd: congestion = 'foo' ({origin}): the kernel does not")
+    for known in KNOWN_CONGESTIONS.read_text().split():
+        assert known in result.stderr
+
+
+@pytest.mark.parametrize("how", ["flag", "environment RINGD_PORT"])
+def test_fewer_ports_than_daemons_of_a_job_are_2(ringd: Invoke, how: str) -> None:
+    flags, environ = ["--port", "7160-7161"], {}
+    if how != "flag":
+        flags, environ = [], {"RINGD_PORT": "7160-7161"}
+    result = ringd("run", "-n", "3", *flags, "--", "true", **environ)
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"ringd: port = 7160-7161 ({how}): too few, as each of the 3")
+
+
+def test_a_job_that_could_never_begin_is_2(ringd: Invoke) -> None:
+    result = ringd("run", "-n", "2", "--min-size", "3", "--", "true")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("ringd: min_size (flag) and world_size (flag) do not fit")
+
+
 def test_status(ringd: Invoke, stand_in: StandIn) -> None:
     calls = stand_in("ringd.observe.status_view", "show")
     assert ringd("status", "--socket", "x.sock", "--json").exit_code == 0
@@ -182,8 +213,29 @@ def test_explain(ringd: Invoke, stand_in: StandIn) -> None:
     assert calls == [(([Path("dumps"), Path("b.json")],), {"as_json": True})]
 
 
+def test_explain_without_arguments_takes_the_last_failure(
+    ringd: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shown: list[list[Path]] = []
+    monkeypatch.setattr(explain_view, "show", lambda paths, as_json: shown.append(paths))
+    folder = tmp_path / "ringd" / "last-failure"
+    result = ringd("explain", XDG_RUNTIME_DIR=str(tmp_path))
+    assert result.exit_code == 2
+    assert result.stderr.startswith("ringd: which dumps? Name files of ringd dump")
+    folder.mkdir(parents=True)
+    (folder / "flight-rank1-epoch1.json").write_text("{}")
+    result = ringd("explain", "--json", XDG_RUNTIME_DIR=str(tmp_path))
+    assert (result.exit_code, shown) == (0, [[folder]])
+    assert result.stderr == f"ringd: the last failure's, in {folder}\n"
+
+
+def test_no_help_says_a_default_twice(ringd: Invoke) -> None:
+    for command in ("dump", "run", "explain", "status", "daemon", "rendezvous", "bench", "demo"):
+        text = " ".join(ringd(command, "--help", COLUMNS="200").stdout.split())
+        assert not re.search(r"\(default: [^)]*\)[^-]{0,20}\[default:", text), command
+
+
 def test_explain_without_a_dump_is_2(ringd: Invoke) -> None:
-    assert ringd("explain").exit_code == 2
     Path("empty").mkdir()
     result = ringd("explain", "empty")
     assert result.exit_code == 2

@@ -123,3 +123,14 @@ def test_elsewhere_than_on_linux_it_says_so(
         main.main()
     assert ended.value.code == 2
     assert capsys.readouterr().err == "ringd: ringd runs on Linux only; this is darwin\n"
+
+
+def test_an_interrupt_before_the_command_has_begun_is_said(
+    ringd: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main.RingdGroup, "make_context", interrupted)
+    result = ringd("run", "-n", "2", "--", "true")
+    assert (result.exit_code, result.stderr) == (130, "ringd: interrupted\n")

@@ -208,6 +208,13 @@ class TestTogether:
         with pytest.raises(ConfigError, match=r"rank \(flag\) and world_size .*allowed are 0 to 1"):
             load_with({"rank": 2}, {"RINGD_WORLD_SIZE": "2"})
 
+    def test_more_ranks_to_begin_with_than_there_are(self) -> None:
+        with pytest.raises(ConfigError, match=r"min_size \(env.* and world_size \(flag") as caught:
+            load_with({"world_size": 2}, {"RINGD_MIN_SIZE": "3"})
+        assert "allowed are 0 (all) to 2" in str(caught.value)
+        assert load_with({"world_size": 2, "min_size": 2}).settings.min_size == 2
+        assert load_with({"min_size": 3}).settings.world_size is None
+
     def test_two_ways_to_say_where_to_listen(self) -> None:
         with pytest.raises(ConfigError, match="bind.*interface"):
             load_with({"bind": "127.0.0.1", "interface": "lo"})

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 import textwrap
@@ -65,6 +67,25 @@ def test_a_job_gets_ranks_and_results_and_accounts_for_its_bytes(folder: Path, o
         assert sent == 2 * 30_000 * 8 * 2 // 3, "2T(N-1)/N"
         assert line["error"] is None
         assert line["end_ns"] > line["start_ns"]
+
+
+def two_free_ports() -> str:
+    """A range of two ports on which nobody listens."""
+    for first in range(7160, 7960, 2):
+        with contextlib.ExitStack() as socks, contextlib.suppress(OSError):
+            for port in (first, first + 1):
+                socks.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return f"{first}-{first + 1}"
+    raise AssertionError("no two ports are free")
+
+
+@pytest.mark.parametrize("flags", [(), ("--embed-rendezvous",)])
+def test_each_daemon_listens_on_one_of_the_ports_that_were_given(
+    folder: Path, owner: str, flags: tuple[str, ...]
+) -> None:
+    ports = two_free_ports()
+    told = run_job(2, jobs.address, folder, owner, "--port", ports, *flags)
+    assert sorted(told) == [f"127.0.0.1:{port}" for port in ports.split("-")]
 
 
 @pytest.mark.parametrize(
@@ -305,6 +326,46 @@ def test_the_code_is_that_of_the_rank_which_failed_first_however_long_it_takes_t
     """
     job = start(3, script(folder, program))
     assert job.wait(ENDS_WITHIN_S) == 3
+
+
+@pytest.mark.parametrize("flags", [(), ("--embed-rendezvous",)])
+def test_the_last_word_is_on_the_rank_that_raised_and_not_on_who_was_quicker_to_end(
+    start: Callable[..., Job], folder: Path, flags: tuple[str, ...]
+) -> None:
+    program = """
+        import atexit, time, numpy, ringd_client
+        with ringd_client.connect() as comm:
+            comm.barrier()
+            if comm.rank == 1:
+                atexit.register(time.sleep, 1.0)
+                raise ValueError("the loss is gone")
+            comm.all_reduce(numpy.ones(10, "float32"))
+    """
+    job = start(2, script(folder, program), *flags)
+    assert job.wait(ENDS_WITHIN_S) == 1
+    why = "rank 1: trainer raised ValueError: the loss is gone (program.py:7)"
+    assert f"{why}; ending the job (first to exit: rank 0)" in job.err
+    assert "rank 0 failed" not in job.err
+
+
+def test_a_failure_that_was_made_up_for_is_not_why_the_job_ends(
+    start: Callable[..., Job], folder: Path
+) -> None:
+    program = """
+        import os, signal, sys, numpy, ringd_client
+        with ringd_client.connect() as comm:
+            comm.barrier()
+            if comm.rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                comm.barrier()
+            except ringd_client.PeerLostError:
+                sys.exit(7)
+    """
+    job = start(2, script(folder, program), "--max-restarts", "1", "--min-size", "2")
+    job.wait(ENDS_WITHIN_S)
+    assert "starting rank" in job.err
+    assert "first to exit" not in job.err
 
 
 def test_an_account_that_cannot_be_written_is_refused_before_anything_starts(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringd.observe import status_view
+from ringd.config.loader import Loaded, load
+from ringd.errors import InvalidArgumentError
+from ringd.observe import dump_view, status_view
 from tests.engine.mail_scene import MailScene, message
 from tests.engine.scene import ALL_REDUCE
 
@@ -65,3 +69,52 @@ def test_an_idle_job_has_no_empty_tables(capsys: pytest.CaptureFixture[str]) -> 
         assert "groups" not in rows
 
     scene.run(main)
+
+
+def test_without_a_rendezvous_the_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        away = {
+            "address": "127.0.0.1:7000",
+            "in_reach": False,
+            "lost_for_s": 12.0,
+            "cause": "[Errno 111] refused",
+            "not_asked": [1],
+        }
+        error = {"code": "rendezvous", "message": "the rendezvous is not connected", "fields": {}}
+        status = {"error": error, "rendezvous": away, "self": scene.cluster.nodes[0].state()}
+        text = " ".join(shown(status, "group", capsys))
+        assert "127.0.0.1:7000 is out of reach for 12 s: [Errno 111] refused" in text
+        assert "could not be asked: ranks 1" in text
+        away |= {"lost_for_s": None, "cause": None}
+        text = " ".join(shown(status, "group", capsys))
+        assert "127.0.0.1:7000 is out of reach: the rendezvous is not connected" in text
+
+    scene.run(main)
+
+
+@pytest.mark.parametrize("view", [lambda x: status_view.show(x, scope="group", as_json=True),
+                                  lambda x: dump_view.dump(x, Path("out"))])  # fmt: skip
+def test_the_socket_of_another_rank_than_the_one_asked_for_is_refused(
+    view: Callable[[Loaded], Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(status_view, "ask", lambda path, scope: {"rank": 0})
+    monkeypatch.setattr(dump_view, "ask", lambda path: {"rank": 0})
+    loaded = load({"socket": "m0.sock", "rank": 5}, environ={})
+    with pytest.raises(
+        InvalidArgumentError, match=r"--rank is 5, but .* m0\.sock is that of rank 0"
+    ):
+        view(loaded)
+    assert not Path("out").exists()
+
+
+def test_a_rank_of_the_environment_does_not_contradict_a_socket(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(status_view, "ask", lambda path, scope: {"rank": 0})
+    loaded = load({"socket": "m0.sock"}, environ={"RINGD_RANK": "1"})
+    status_view.show(loaded, scope="group", as_json=True)
+    assert '"rank": 0' in capsys.readouterr().out

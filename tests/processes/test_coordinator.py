@@ -87,6 +87,27 @@ def test_no_call_fails_while_the_rendezvous_is_started_anew_and_it_judges_as_bef
     all_sum(group)
 
 
+def test_status_says_that_the_rendezvous_is_out_of_reach_and_who_could_not_be_asked(
+    daemons: Make,
+) -> None:
+    group = daemons(3)
+    group.connect()
+    all_sum(group)
+    group.kill_rendezvous()
+    await_in_logs(group, range(3), "the rendezvous is out of reach")
+    status = ask(group.socket(1), "group")
+    assert status["self"]["rank"] == 1
+    away = status["rendezvous"]
+    assert (away["address"], away["in_reach"]) == (group.rendezvous, False)
+    assert away["not_asked"] == [0, 2]
+    assert away["cause"]
+    again = ask(group.socket(1), "group")["rendezvous"]
+    assert again["lost_for_s"] >= away["lost_for_s"] >= 0
+    group.restart_rendezvous()
+    await_in_logs(group, range(3), "the rendezvous is back")
+    assert "self" not in ask(group.socket(1), "group")
+
+
 def test_a_daemon_that_dies_while_the_rendezvous_is_away_is_named_when_it_is_back(
     daemons: Make,
 ) -> None:

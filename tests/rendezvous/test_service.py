@@ -135,7 +135,8 @@ def test_wrong_daemons_are_refused_by_name_and_the_good_ones_start(play: Play) -
         assert "(pid 1001 on host1, listens on " in taken.text
         assert taken.refused_by == "acceptor"
         assert "rank 5 is out of range for world size 2" in str(await refused(scene, 5))
-        assert "world size 3 does not fit, 2 is" in str(await refused(scene, 0, world_size=3))
+        sizes = "the daemon of rank 0 has 3, the rendezvous has 2"
+        assert sizes in str(await refused(scene, 0, world_size=3))
         assert "job 'other' is not" in str(await refused(scene, 0, job_id="other"))
         assert "wrong job secret" in str(await refused(scene, 0, secret=b"guessed"))
         assert "unexpected role 'link'" in str(await refused(scene, 0, role=LINK))

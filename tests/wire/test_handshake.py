@@ -110,15 +110,15 @@ def test_both_sides_learn_who_the_other_is(
             replace(DAEMON_1, world_size=4),
             "world_size",
             "acceptor",
-            "world size 4 does not fit, 3 is this side's",
+            "world sizes differ: the daemon of rank 1 has 4, the rendezvous has 3",
         ),
         (replace(DAEMON_1, rank=5), "rank", "acceptor", "rank 5 is out of range for world size 3"),
         (replace(DAEMON_1, rank=3), "rank", "acceptor", "rank 3 is out of range"),
         (replace(DAEMON_1, rank=-1), "rank", "acceptor", "rank -1 is out of range"),
-        (replace(DAEMON_1, world_size=0), "world_size", "acceptor", "world size 0 does not fit"),
+        (replace(DAEMON_1, world_size=0), "world_size", "acceptor", "the daemon of rank 1 has 0"),
         (LINK_1, "role", "acceptor", "unexpected role 'link', not daemon or observer"),
         (replace(LOOKER, rank=1), "rank", "acceptor", "'observer' has no rank 1"),
-        (replace(LOOKER, world_size=2), "world_size", "acceptor", "world size 2 does not fit"),
+        (replace(LOOKER, world_size=2), "world_size", "acceptor", "the observer has 2"),
     ],
 )
 def test_a_misfit_is_refused_by_name_on_both_sides(

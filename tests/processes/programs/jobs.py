@@ -23,6 +23,13 @@ def one_sum(stage: Stage, count: int) -> dict[str, Any]:
         }
 
 
+def address(stage: Stage) -> str:
+    """Where our daemon listens."""
+    with ringd_client.connect() as comm:
+        comm.barrier()
+        return str(comm.status()["address"])
+
+
 def sum_for_ever(stage: Stage) -> None:
     """Say that work has begun, and go on until something ends it."""
     with ringd_client.connect() as comm:
