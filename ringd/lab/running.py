@@ -14,6 +14,7 @@ from typing import NoReturn
 from ringd.errors import ConfigError
 from ringd.lab.lab import Lab
 from ringd.launch.children import Children
+from ringd.launch.writer import last_lines, standard_writers
 
 HOST, HOSTS, ADDRESS = "LAB_HOST", "LAB_HOSTS", "LAB_ADDRESS"
 """Variables that a command sees: which host it is on, of how many, and that host's address."""
@@ -47,11 +48,18 @@ def on_all(lab: Lab, command: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 async def _on_all(lab: Lab, command: Sequence[str], environ: Mapping[str, str]) -> int:
-    children = Children()
+    out, err = standard_writers()
+    children = Children(out, err)
     told: asyncio.Queue[int] = asyncio.Queue()
+    interrupted = asyncio.Event()
+
+    def tell(number: int) -> None:
+        told.put_nowait(number)
+        interrupted.set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, told.put_nowait, int(number))
+        loop.add_signal_handler(number, tell, int(number))
     signalled = asyncio.create_task(told.get())
     failure = 0
     try:
@@ -72,6 +80,7 @@ async def _on_all(lab: Lab, command: Sequence[str], environ: Mapping[str, str]) 
         signalled.cancel()
         await children.end(list(children.running), _STEPS)
         await children.close()
+        await last_lines(out, err, interrupted, lambda text: err.offer(f"ringd: {text}\n"))
     return failure
 
 

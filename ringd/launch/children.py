@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ringd.daemon.watch import ProcessWatch
 from ringd.launch.output import Output, end_holders
+from ringd.launch.writer import Writer
 
 log = logging.getLogger("ringd.run")
 OUTPUT_GRACE_S = 1.0
@@ -45,9 +46,14 @@ class Children:
 
     A warden process ends them if this one is killed; should the warden be killed, ``wait_any``
     reports it like any child that ended.
+
+    Args:
+        out, err: where the children's stdout and stderr are copied to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, out: Writer, err: Writer) -> None:
+        self._out = out
+        self._err = err
         self.running: dict[Child, asyncio.Task[int]] = {}
         self._warden: asyncio.subprocess.Process | None = None
         self._warden_task: asyncio.Task[int] | None = None
@@ -76,9 +82,10 @@ class Children:
         process = _spawn(command, env)
         self._ward("+", process.pid)
         assert process.stdout is not None and process.stderr is not None
+        waits = name.isdecimal()  # trainers; a daemon that stood still would fail the job
         outputs = [
-            await Output.start(process.stdout, sys.stdout, name),
-            await Output.start(process.stderr, sys.stderr, name),
+            await Output.start(process.stdout, self._out, name, waits=waits),
+            await Output.start(process.stderr, self._err, name, waits=waits),
         ]
         child = Child(name, rank, process, outputs)
         self.running[child] = asyncio.create_task(self._run_out(child))
@@ -102,7 +109,10 @@ class Children:
                     log.warning(
                         "%s ended, but %s has its output open still; ended it", child, holder
                     )
-                await asyncio.wait(late, timeout=OUTPUT_GRACE_S)
+                for output in child.outputs:
+                    await output.take_rest()  # it may be only the queue that is full
+                copied = [output.copied for output in child.outputs]
+                await asyncio.wait(copied, timeout=OUTPUT_GRACE_S)
         finally:
             for output in child.outputs:
                 output.close()

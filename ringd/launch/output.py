@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterable, Iterator
-from typing import IO, TextIO
+from collections.abc import Callable, Iterable, Iterator
+from typing import IO
+
+from ringd.launch.writer import Writer
 
 MAX_LINE_BYTES = 64 * 1024
 _MAX_NAME_CHARS = 80
@@ -20,22 +22,44 @@ class Output:
         copied: done when all that was written has been copied, and nobody can write any more.
     """
 
-    def __init__(self, transport: asyncio.BaseTransport, inode: int) -> None:
+    def __init__(
+        self,
+        transport: asyncio.BaseTransport,
+        inode: int,
+        source: asyncio.StreamReader,
+        target: Writer,
+        name: str,
+    ) -> None:
         self._transport = transport
         self.inode = inode
+        self._lines = (source, target, name)
         self.copied: asyncio.Task[None]
 
     @classmethod
-    async def start(cls, pipe: IO[bytes], target: TextIO, name: str) -> Output:
-        """Begin to copy ``pipe`` to ``target``, with ``[name]`` before each line."""
+    async def start(cls, pipe: IO[bytes], target: Writer, name: str, *, waits: bool) -> Output:
+        """Begin to copy ``pipe`` to ``target``, with ``[name]`` before each line.
+
+        Args:
+            waits: while the target's queue is full, the pipe is not read, so who writes to it waits
+                in the end. False, for who must go on (a daemon): lines are dropped instead.
+        """
         inode = os.fstat(pipe.fileno()).st_ino
         reader = asyncio.StreamReader(limit=MAX_LINE_BYTES)
         transport, _ = await asyncio.get_running_loop().connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(reader), pipe
         )
-        output = cls(transport, inode)
-        output.copied = asyncio.create_task(_copy_lines(reader, target, name))
+        output = cls(transport, inode, reader, target, name)
+        copy = _copy_lines(*output._lines) if waits else _copy_lines(*output._lines, target.offer)
+        output.copied = asyncio.create_task(copy)
         return output
+
+    async def take_rest(self) -> None:
+        """Copy what is left without waiting for room in the queue; nobody may write any more."""
+        if not self.copied.done():
+            self.copied.cancel()
+            await asyncio.wait({self.copied})
+            source, target, name = self._lines
+            self.copied = asyncio.create_task(_copy_lines(source, target, name, target.put))
 
     def close(self) -> None:
         """Stop copying; without it the pipe outlives the event loop."""
@@ -86,10 +110,23 @@ def _name(pid: int) -> str:
     return text if len(text) <= _MAX_NAME_CHARS else f"{text[:_MAX_NAME_CHARS]}…"
 
 
-async def _copy_lines(source: asyncio.StreamReader, target: TextIO, name: str) -> None:
-    """Copy lines with their prefix; over-long ones in pieces."""
+async def _copy_lines(
+    source: asyncio.StreamReader,
+    target: Writer,
+    name: str,
+    put: Callable[[str], None] | None = None,
+) -> None:
+    """Copy lines with their prefix; over-long ones in pieces.
+
+    Nothing is lost if it is cancelled: it waits only while it has no line in hand.
+
+    Args:
+        put: takes a line at once; None: wait for room in the target first.
+    """
     prefix = f"[{name}] "
     while True:
+        if put is None:
+            await target.room()
         try:
             line = await source.readuntil(b"\n")
         except asyncio.IncompleteReadError as exc:
@@ -98,6 +135,5 @@ async def _copy_lines(source: asyncio.StreamReader, target: TextIO, name: str) -
             line = await source.readexactly(exc.consumed)
         if not line:
             return
-        with contextlib.suppress(BrokenPipeError):
-            target.write(prefix + line.decode(errors="replace").rstrip("\n") + "\n")
-            target.flush()
+        text = prefix + line.decode(errors="replace").rstrip("\n") + "\n"
+        (put or target.put)(text)

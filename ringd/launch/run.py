@@ -18,15 +18,17 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 from ringd.config.loader import Loaded
 from ringd.config.secret import load_secret, make_secret_file
 from ringd.daemon.main import check_congestion, service_settings, transport_of
 from ringd.engine.failures import ranks_text
 from ringd.errors import ConfigError, RingdError
+from ringd.launch import folders
 from ringd.launch.children import Child, Children
 from ringd.launch.crew import DAEMON_STEPS, Crew, Job
+from ringd.launch.writer import LogStream, last_lines, standard_writers
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
 from ringd.observe.dumps import LAST_FAILURE
@@ -64,7 +66,7 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
         after Ctrl-C.
 
     Raises:
-        ConfigError: the command can't be run, or a setting can't be used.
+        ConfigError: the command can't be run, or a setting or the runtime folder can't be used.
     """
     if shutil.which(command[0]) is None:
         hint = f"; try: -- python {command[0]}" if Path(command[0]).is_file() else ""
@@ -77,7 +79,7 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
     job = _prepare(n, loaded)
     log.info("job %s begins, with %d rank%s", job.job_id, n, "" if n == 1 else "s")
     try:
-        return asyncio.run(_run(job, command, max_restarts))
+        return asyncio.run(_run_and_tell(job, command, max_restarts))
     finally:
         shutil.rmtree(job.folder, ignore_errors=True)
 
@@ -100,19 +102,21 @@ def _enough_ports(n: int, loaded: Loaded) -> None:
 def _keep_dumps(folder: Path) -> None:
     """What the flight recorders wrote of a failure outlives the job, until the next one fails."""
     dumps = sorted(folder.glob("flight-rank*.json"))
-    if dumps:
-        kept = folder.parent / LAST_FAILURE
-        shutil.rmtree(kept, ignore_errors=True)
-        kept.mkdir(mode=0o700)
-        for dump in dumps:
-            shutil.move(dump, kept / dump.name)
+    if not dumps:
+        return
+    kept = folder.parent / LAST_FAILURE
+    try:
+        folders.keep(dumps, kept)
+    except OSError as exc:  # the job's own exit code matters more
+        log.warning("flight recorders of this failure can't be kept in %s: %s", kept, exc.strerror)
+    else:
         log.info("flight recorders of this failure: ringd explain %s/*.json", kept)
 
 
-def _set_up_log(loaded: Loaded) -> None:
+def _set_up_log(loaded: Loaded, stream: TextIO | None = None) -> None:
     """The launcher's few lines on the job itself are shown unless a level was asked for that is
     quieter; those of its other parts (the rendezvous) are not."""
-    logs.setup("run", level=_log_level(loaded), as_json=loaded.settings.log_json)
+    logs.setup("run", level=_log_level(loaded), as_json=loaded.settings.log_json, stream=stream)
     by_default = loaded.origin["log_level"] == "default"
     log.setLevel(logging.INFO if by_default else logging.NOTSET)
 
@@ -130,24 +134,56 @@ def _prepare(n: int, loaded: Loaded) -> Job:
     job_id = settings.job_id if given else f"run-{secrets.token_hex(4)}"
     folder = loaded.runtime_dir / job_id
     try:
-        folder.mkdir(parents=True, mode=0o700)
+        folders.make_job_folder(folder, n)
     except FileExistsError:
         raise ConfigError(
             f"the job {job_id!r} is running already ({folder} is there); choose another job id"
         ) from None
-    secret_file = settings.secret_file
-    if secret_file is None and settings.secret is None:
-        secret_file = folder / "secret"
-        make_secret_file(secret_file)
-    elif secret_file is None:
-        secret_file = folder / "secret"
-        secret_file.touch(mode=0o600)
-        secret_file.write_bytes(load_secret(settings))
-    store_port = _free_port("127.0.0.1")
-    return Job(loaded, n, job_id, folder, secret_file, _log_level(loaded), store_port)
+    try:
+        secret_file = settings.secret_file
+        if secret_file is None and settings.secret is None:
+            secret_file = folder / "secret"
+            make_secret_file(secret_file)
+        elif secret_file is None:
+            secret_file = folder / "secret"
+            secret_file.touch(mode=0o600)
+            secret_file.write_bytes(load_secret(settings))
+        store_port = _free_port("127.0.0.1")
+        return Job(loaded, n, job_id, folder, secret_file, _log_level(loaded), store_port)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
-async def _run(job: Job, command: Sequence[str], max_restarts: int) -> int:
+async def _run_and_tell(job: Job, command: Sequence[str], max_restarts: int) -> int:
+    """Run the job; all that is printed meanwhile is printed by writers, at the end too."""
+    out, err = standard_writers()
+    _set_up_log(job.loaded, cast(TextIO, LogStream(err)))
+    told: asyncio.Queue[int] = asyncio.Queue()
+    interrupted = asyncio.Event()
+
+    def tell(number: int) -> None:
+        told.put_nowait(number)
+        interrupted.set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, tell, int(number))
+    try:
+        return await _run(job, command, max_restarts, Children(out, err), told)
+    finally:
+        await last_lines(out, err, interrupted, log.warning)
+        _set_up_log(job.loaded)
+
+
+async def _run(
+    job: Job,
+    command: Sequence[str],
+    max_restarts: int,
+    children: Children,
+    told: asyncio.Queue[int],
+) -> int:
+    """The exit code; ``told`` gets the signals that come."""
     settings = job.loaded.settings.model_copy(
         update={"secret_file": job.secret_file, "job_id": job.job_id}
     )
@@ -163,11 +199,6 @@ async def _run(job: Job, command: Sequence[str], max_restarts: int) -> int:
             settings=service_settings(settings),
         )
         address = await service.start(Address(host, 0))
-    children = Children()
-    told: asyncio.Queue[int] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, told.put_nowait, int(number))
     try:
         await children.open(job.folder)
         crew = Crew(job, children, command, address, max_restarts)
@@ -175,10 +206,12 @@ async def _run(job: Job, command: Sequence[str], max_restarts: int) -> int:
         return await _watch(children, crew, told, partial(_status, job, service))
     finally:
         await children.end(list(children.running), DAEMON_STEPS)
-        _keep_dumps(job.folder)  # now: the warden removes the folder when it ends
-        await children.close()
-        if service is not None:
-            await service.stop()
+        try:
+            if service is not None:
+                await service.stop()
+            _keep_dumps(job.folder)
+        finally:
+            await children.close()  # last: the warden removes the folder when it ends
 
 
 def _free_port(host: str) -> int:
