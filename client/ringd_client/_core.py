@@ -46,8 +46,11 @@ class ClientState:
     Attributes:
         pending: what the daemon has not answered yet, by request.
         ended: why nothing more can be asked, if so.
-        epoch: the one that this trainer takes part in, or took part in last.
-        open_epoch: the same while calls may be made; None: it is over, the next has not begun.
+        epoch: the one that the program takes part in, or took part in last, as it knows.
+        open_epoch: the same while calls may be made; None: it is over, the program does not know
+            of the next.
+        next_epoch: the one to go on in when the program has been told.
+        heard: the request of the last agree of the world whose answer the program has got.
         groups: the numbers of the epoch's groups beside the world that stand open.
         highest_group: the highest number that one of them has had.
         patience: when the thread's current call gives up.
@@ -58,6 +61,8 @@ class ClientState:
         self.max_in_flight = max_in_flight
         self.epoch = epoch
         self.open_epoch: int | None = epoch
+        self.next_epoch = epoch
+        self.heard = 0
         self.pending: dict[int, Operation[Any]] = {}
         self.groups: set[int] = set()
         self.highest_group = 0
@@ -65,6 +70,7 @@ class ClientState:
         self.patience = Patience()
         self._last_request = 0
         self._last_answered: Operation[Any] | None = None
+        self._reform: Question | None = None
         self._detached_in = 0
         self._detached_out = 0
 
@@ -118,6 +124,13 @@ class ClientState:
                 group=group,
                 epoch=epoch,
             )
+        if (begun := self._begun()) is not None:
+            return MembershipChangedError(
+                f"rank {self.rank}: this call was not made: epoch {begun} has begun, but no "
+                f"reform() has returned since. Call reform() to learn of epoch {begun}",
+                epoch=self.epoch,
+                rank=self.rank,
+            )
         way_out = (
             "call reform(), and make calls when it has returned"
             if self.open_epoch is None
@@ -130,12 +143,20 @@ class ClientState:
             rank=self.rank,
         )
 
-    def begin_epoch(self, epoch: int, max_in_flight: int) -> None:
-        """The next epoch: the groups of the last one are gone."""
+    def _begun(self) -> int | None:
+        """The epoch that has begun without the program's knowing, as far as we have read."""
+        asked = self._reform
+        if self.open_epoch is not None or asked is None or not asked.answered:
+            return None
+        told = asked.output if asked.answer is None else None
+        return told.get("epoch") if isinstance(told, dict) else None
+
+    def prepare_epoch(self, epoch: int, max_in_flight: int) -> None:
+        """The next epoch: the groups of the last one are gone. Calls wait for EpochHeard."""
         self.groups.clear()
         self.highest_group = 0
         self.max_in_flight = max_in_flight
-        self.epoch = self.open_epoch = epoch
+        self.next_epoch = epoch
 
     def open_group(self, group: int, epoch: int) -> None:
         """A group was agreed on, and this rank is in it.
@@ -298,6 +319,7 @@ class ClientState:
         message = ipc.pack(question.kind, self._register(question), *question.body)
         if question.ends_epoch:
             self.open_epoch = None
+            self._reform = question
         return message
 
     def _enter(self, operation: Operation[Any]) -> int:
