@@ -79,6 +79,11 @@ class ClientState:
         """Every pending operation has a caller that waits for it."""
         return self._detached_in == self._detached_out
 
+    @property
+    def reforms(self) -> bool:
+        """Somebody waits for the next epoch."""
+        return self._reform is not None and not self._reform.finished
+
     def admit(self, group: int = 0, count: int = 1) -> None:
         """Whether ``count`` more operations may be posted on a group.
 
@@ -149,7 +154,8 @@ class ClientState:
         if self.open_epoch is not None or asked is None or not asked.answered:
             return None
         told = asked.output if asked.answer is None else None
-        return told.get("epoch") if isinstance(told, dict) else None
+        epoch = told.get("epoch") if isinstance(told, dict) else None
+        return epoch if isinstance(epoch, int) and epoch > self.epoch else None
 
     def prepare_epoch(self, epoch: int, max_in_flight: int) -> None:
         """The next epoch: the groups of the last one are gone. Calls wait for EpochHeard."""

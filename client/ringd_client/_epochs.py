@@ -103,7 +103,7 @@ def reform(caller: Caller, *, min_size: int = 1, timeout_s: float = 60.0) -> Ste
     bound = Bound(positive("timeout_s", timeout_s))
     _check_world(caller, "reform")
     state = caller._state
-    if any(isinstance(op, Question) and _runs(op) for op in list(state.pending.values())):
+    if state.reforms:
         raise InvalidArgumentError("another reform of this communicator has not ended yet")
     wish = {
         "min_size": int(min_size),
@@ -158,10 +158,6 @@ def _number(value: Any) -> int:
         return operator.index(value)
     except TypeError:
         return 0
-
-
-def _runs(question: Question) -> bool:
-    return question.ends_epoch and not question.finished
 
 
 def _check_world(caller: Caller, name: str) -> None:
