@@ -98,10 +98,10 @@ class Caller(ABC):
         else:
             self._usual = Bound(timeout_s, OF_COMMUNICATOR)
 
-    def _begin_epoch(self, membership: Membership) -> None:
-        """Go on in the next epoch, in which the world has other members."""
+    def _prepare_epoch(self, membership: Membership) -> None:
+        """Have all ready for the next epoch, in which the world has other members."""
         self._take_place(membership, None)
-        self._state.begin_epoch(membership.epoch, membership.max_in_flight)
+        self._state.prepare_epoch(membership.epoch, membership.max_in_flight)
 
     @property
     def rank(self) -> int:

@@ -58,8 +58,11 @@ class ClientState:
     Attributes:
         pending: what the daemon has not answered yet, by request.
         ended: why nothing more can be asked, if so.
-        epoch: the one that this trainer takes part in, or took part in last.
-        open_epoch: the same while calls may be made; None: it is over, the next has not begun.
+        epoch: the one that the program takes part in, or took part in last, as it knows.
+        open_epoch: the same while calls may be made; None: it is over, the program does not know
+            of the next.
+        next_epoch: the one to go on in when the program has been told.
+        heard: the request of the last agree of the world whose answer the program has got.
         groups: the numbers of the epoch's groups beside the world that stand open.
         highest_group: the highest number that one of them has had.
         patience: when the thread's current call gives up.
@@ -70,6 +73,8 @@ class ClientState:
         self.max_in_flight = max_in_flight
         self.epoch = epoch
         self.open_epoch: int | None = epoch
+        self.next_epoch = epoch
+        self.heard = 0
         self.pending: dict[int, Operation[Any]] = {}
         self.groups: set[int] = set()
         self.highest_group = 0
@@ -77,6 +82,7 @@ class ClientState:
         self.patience = Patience()
         self._last_request = 0
         self._last_answered: Operation[Any] | None = None
+        self._reform: Question | None = None
         self._detached_in = 0
         self._detached_out = 0
 
@@ -84,6 +90,11 @@ class ClientState:
     def attended(self) -> bool:
         """Every pending operation has a caller that waits for it."""
         return self._detached_in == self._detached_out
+
+    @property
+    def reforms(self) -> bool:
+        """Somebody waits for the next epoch."""
+        return self._reform is not None and not self._reform.finished
 
     def admit(self, group: int = 0, count: int = 1) -> None:
         """Whether ``count`` more operations may be posted on a group.
@@ -130,6 +141,13 @@ class ClientState:
                 group=group,
                 epoch=epoch,
             )
+        if (begun := self._begun()) is not None:
+            return MembershipChangedError(
+                f"rank {self.rank}: this call was not made: epoch {begun} has begun, but no "
+                f"reform() has returned since. Call reform() to learn of epoch {begun}",
+                epoch=self.epoch,
+                rank=self.rank,
+            )
         way_out = (
             "call reform(), and make calls when it has returned"
             if self.open_epoch is None
@@ -142,12 +160,21 @@ class ClientState:
             rank=self.rank,
         )
 
-    def begin_epoch(self, epoch: int, max_in_flight: int) -> None:
-        """The next epoch: the groups of the last one are gone."""
+    def _begun(self) -> int | None:
+        """The epoch that has begun without the program's knowing, as far as we have read."""
+        asked = self._reform
+        if self.open_epoch is not None or asked is None or not asked.answered:
+            return None
+        told = asked.output if asked.answer is None else None
+        epoch = told.get("epoch") if isinstance(told, dict) else None
+        return epoch if isinstance(epoch, int) and epoch > self.epoch else None
+
+    def prepare_epoch(self, epoch: int, max_in_flight: int) -> None:
+        """The next epoch: the groups of the last one are gone. Calls wait for EpochHeard."""
         self.groups.clear()
         self.highest_group = 0
         self.max_in_flight = max_in_flight
-        self.epoch = self.open_epoch = epoch
+        self.next_epoch = epoch
 
     def open_group(self, group: int, epoch: int) -> None:
         """A group was agreed on, and this rank is in it.
@@ -344,6 +371,7 @@ class ClientState:
         message = ipc.pack(question.kind, self._register(question), *question.body)
         if question.ends_epoch:
             self.open_epoch = None
+            self._reform = question
         return message
 
     def _enter(self, operation: Operation[Any]) -> int:

@@ -30,8 +30,9 @@ class Reform:
         completed_by_all: the highest operation of the last epoch up to which its end has cut
             nothing short on any that goes on; -1: none.
         completed_by_any: the highest one that any of them has completed; -1: none.
-        agreed: of an ``agree`` whose answer this rank lacks because it ended with an error: what
-            it was, if any that goes on has got it. None: nobody has, or there was none.
+        agreed: of the last ``agree`` of that epoch, if it has not returned its answer here (it
+            ended with an error, or was interrupted): what it was, if the daemon of any that goes
+            on has got it. None: nobody has, or there was none.
     """
 
     epoch: int
@@ -94,15 +95,22 @@ def reform(caller: Caller, *, min_size: int = 1, timeout_s: float = 60.0) -> Ste
         DaemonLostError: our own daemon is gone, or has not answered 0.25 s after the deadline.
 
     After an error, or when it was interrupted, it may be called again, and only then calls
-    are possible again.
+    are possible again. It goes on with one that was interrupted: if an epoch has begun by that,
+    it tells of this one.
     """
     if isinstance(min_size, bool) or not 1 <= _number(min_size) < 1 << 31:
         raise InvalidArgumentError(f"min_size is a number of ranks, at least 1, not {min_size!r}")
     bound = Bound(positive("timeout_s", timeout_s))
     _check_world(caller, "reform")
-    if any(isinstance(op, Question) and _runs(op) for op in list(caller._state.pending.values())):
+    state = caller._state
+    if state.reforms:
         raise InvalidArgumentError("another reform of this communicator has not ended yet")
-    wish = {"min_size": int(min_size), "timeout_s": bound.timeout_s}
+    wish = {
+        "min_size": int(min_size),
+        "timeout_s": bound.timeout_s,
+        "epoch": state.epoch,
+        "heard": state.heard,
+    }
     question = Question("reform", ipc.REFORM, wish, ends_epoch=True)
     question.begin(time.monotonic(), bound)
     try:
@@ -115,8 +123,8 @@ def reform(caller: Caller, *, min_size: int = 1, timeout_s: float = 60.0) -> Ste
         reformed = Reform.of(membership, facts)
     except (KeyError, ValueError, TypeError, AttributeError) as exc:
         raise _unclear("reform", exc) from exc
-    caller._begin_epoch(membership)
-    return reformed
+    caller._prepare_epoch(membership)
+    return reformed  # whoever plays this opens the epoch: see EpochHeard
 
 
 def newcomers(caller: Caller, *, timeout_s: float | None = None) -> Steps[tuple[int, ...]]:
@@ -150,10 +158,6 @@ def _number(value: Any) -> int:
         return operator.index(value)
     except TypeError:
         return 0
-
-
-def _runs(question: Question) -> bool:
-    return question.ends_epoch and not question.finished
 
 
 def _check_world(caller: Caller, name: str) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from ringd.errors import CollectiveTimeoutError, RingdError
 from ringd_client._calls import positive
 from ringd_client._connection import Connection
+from ringd_client._handover import AGREE, AgreeHeard
 from ringd_client._operation import Operation
 
 T = TypeVar("T")
@@ -56,6 +57,9 @@ class Handle(Generic[T]):
                 self._connection.give_up(operation)
         if operation.error is not None:
             raise operation.error.copy()
+        if operation.packed == AGREE:
+            with AgreeHeard(self._connection.state, operation):
+                return operation.output
         return operation.output
 
     def done(self) -> bool:

@@ -26,6 +26,7 @@ from ringd_client._collectives import Preparer
 from ringd_client._core import ClientState
 from ringd_client._environment import daemon_socket
 from ringd_client._handle import checked_wait, state_of, wait_expired
+from ringd_client._handover import AGREE, AgreeHeard, EpochHeard
 from ringd_client._messages import Message
 from ringd_client._operation import Operation, UnsentError
 from ringd_client._process import Departure
@@ -92,6 +93,9 @@ class AsyncHandle(Generic[T]):
                     raise wait_expired(operation, wait_s) from None
         if operation.error is not None:
             raise operation.error.copy()
+        if operation.packed == AGREE:
+            with AgreeHeard(self._connection.state, operation):
+                return operation.output
         return operation.output
 
     def done(self) -> bool:
@@ -330,9 +334,9 @@ class AsyncCommunicator(Caller):
             raise misplaced(name)
         first = next(steps)
         self._connection.post(first)
-        return self._play_on(first, steps)
+        return self._play_on(name, first, steps)
 
-    async def _play_on(self, operation: Operation[Any], steps: Steps[T]) -> T:
+    async def _play_on(self, name: str, operation: Operation[Any], steps: Steps[T]) -> T:
         try:
             while True:
                 await self._connection.over(operation)
@@ -342,9 +346,12 @@ class AsyncCommunicator(Caller):
                 self._connection.post(operation)
         except StopIteration as end:
             result: T = end.value
-            return result
         finally:
             steps.close()
+        if name == "reform":
+            with EpochHeard(self._state):
+                return result
+        return result
 
     def _post(self, operation: Operation[Any]) -> None:
         self._connection.post(operation)

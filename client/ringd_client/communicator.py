@@ -26,6 +26,7 @@ from ringd_client._connection import Connection
 from ringd_client._core import ClientState
 from ringd_client._environment import daemon_socket
 from ringd_client._handle import Handle
+from ringd_client._handover import AgreeHeard, EpochHeard
 from ringd_client._messages import Message
 from ringd_client._operation import Operation, UnsentError
 from ringd_client._process import Departure
@@ -81,6 +82,7 @@ def _blocking(
     call: Callable[Concatenate[Preparer, P], Operation[T]],
 ) -> Callable[Concatenate[Communicator, P], T]:
     """The method that makes a call and waits for it."""
+    is_agree = call.__name__ == "agree"
 
     @wraps(call)
     def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -88,6 +90,9 @@ def _blocking(
             return call(batch, *args, **kwargs).output
         operation = call(self, *args, **kwargs)
         self._connection.perform(operation)
+        if is_agree:
+            with AgreeHeard(self._state, operation):
+                return operation.output
         return operation.output
 
     show_as_method(method, call)
@@ -430,9 +435,12 @@ class Communicator(Caller):
                 self._connection.perform(operation)
         except StopIteration as end:
             result: T = end.value
-            return result
         finally:
             steps.close()
+        if name == "reform":
+            with EpochHeard(self._state):
+                return result
+        return result
 
     def _finish_all(self, operations: list[Operation[Any]]) -> None:
         """Post, and wait until all are over.

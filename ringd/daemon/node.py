@@ -258,17 +258,20 @@ class Node:
             how = "goodbye"  # its end follows from a loss that all know: no new verdict
         self._forget_trainer(how, detail, raised if how == "raised" else None)
 
-    def reform(self, trainer: Trainer, min_size: Any, timeout_s: Any, reply: Reply) -> None:
+    def reform(
+        self, trainer: Trainer, min_size: Any, timeout_s: Any, reply: Reply, known: Any = None
+    ) -> None:
         """The trainer asks for the next epoch; its operations in flight end before this returns.
 
         Args:
             reply: told how it ended, within ``timeout_s``; its facts are those of a welcome, and
                 those of ``Reforming.answer_of``.
+            known: the epoch that the trainer's program knows of; None: the present one.
         """
         if trainer is not self._trainer or not self._started:
             reply(RendezvousError("this rank takes part in no epoch yet"), None)
             return
-        self._reforming.begin(min_size, timeout_s, reply)
+        self._reforming.begin(min_size, timeout_s, reply, known)
 
     def newcomers(self) -> list[int]:
         """Ranks whose trainer waits to be let in, as far as we were told."""

@@ -38,6 +38,7 @@ class Reforming:
         self._agent = agent
         self._gone: set[int] = set()
         self._reply: Reply | None = None
+        self._told: dict[str, Any] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._min_size, self._timeout_s, self._until = 1, 0.0, 0.0
         self.presence = Presence()
@@ -51,19 +52,25 @@ class Reforming:
         """The daemon of ``rank`` is known to be gone: it need not be asked."""
         self._gone.add(rank)
 
-    def begin(self, min_size: Any, timeout_s: Any, reply: Reply) -> None:
+    def begin(self, min_size: Any, timeout_s: Any, reply: Reply, known: Any = None) -> None:
         """End the epoch here, see who can be reached, then ask the rendezvous.
 
         A trainer that asks while its wish has no answer has given that up: this one takes its
-        place. What the rendezvous was asked stands, with its time and size.
+        place. What the rendezvous was asked stands, with its time and size. If the earlier one
+        has led to an epoch of which the trainer's program does not know, because its call was
+        interrupted, it is told of that one.
 
         Args:
             min_size: how many ranks the next epoch must have.
             timeout_s: after so long ``reply`` is told that there is none.
+            known: the last epoch that the program knows of; None: the last one it was told of.
         """
         is_size = type(min_size) is int and min_size >= 1
         if not is_size or not isinstance(timeout_s, float) or not timeout_s > 0:
             reply(InvalidArgumentError("min_size counts ranks, timeout_s is positive"), None)
+            return
+        if self._told is not None and type(known) is int and known < self._told["epoch"]:
+            reply(None, self._told)
             return
         engine = self._engine
         earlier, self._reply = self._reply, reply
@@ -126,7 +133,8 @@ class Reforming:
         self._answer(error, None)
 
     def refuse(self, error: RingdError) -> None:
-        """There will be no next epoch for our trainer, or it is gone."""
+        """Our trainer is gone."""
+        self._told = None
         self._answer(error, None)
 
     def not_reformed(self, text: str, facts: dict[str, Any]) -> None:
@@ -162,5 +170,6 @@ class Reforming:
         self._engine.probing.cancel()
         if error is None:
             self._gone.clear()
+            self._told = facts
         if reply is not None:
             reply(error, facts)

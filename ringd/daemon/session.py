@@ -25,7 +25,7 @@ from ringd.daemon.trainer_state import Inspector, TrainerState
 from ringd.daemon.watch import ProcessWatch
 from ringd.errors import InvalidArgumentError, RendezvousError, RingdError, from_wire
 from ringd.observe.dump_file import encoded
-from ringd.vocabulary import spec_or_unknown
+from ringd.vocabulary import agree_spec, spec_or_unknown
 from ringd.wire import ipc
 from ringd.wire.bounds import checked_bound
 from ringd.wire.raised import Raised
@@ -34,6 +34,7 @@ MAX_QUEUED = 4096
 HELLO_LIMIT_S = 5.0
 MAX_DETAIL = 2000
 """Characters of what a goodbye says for people."""
+_AGREE = agree_spec(0).packed
 _PEERCRED = struct.Struct("3i")
 _FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 
@@ -66,6 +67,8 @@ class Session:
         self._watch: ProcessWatch | None = None
         self._inspector: Inspector | None = None
         self._role = ""
+        self._agree = (0, 0, 0)
+        """Of the last agree that took a place in the order: request, epoch, seq."""
         self._pack = msgpack.Packer(autoreset=True).pack
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
         self.pid, self._uid, _ = _PEERCRED.unpack(credentials)
@@ -120,7 +123,9 @@ class Session:
         kind = message[0]
         if kind == ipc.SUBMIT and self._role == "trainer":
             _, request, spec, timeout_s, recv_timeout_s, segment, offset, local, bound = message
-            self._node.engine.submit(
+            engine = self._node.engine
+            seq = engine.world.next_seq if spec == _AGREE else None
+            engine.submit(
                 spec,
                 partial(self._arena.region, segment, offset),
                 partial(self._done, request),
@@ -129,6 +134,8 @@ class Session:
                 local=_checked_local(local),
                 bound=None if bound is None else checked_bound(bound),
             )
+            if seq is not None and engine.world.next_seq > seq:
+                self._agree = request, engine.world.epoch, seq
         elif kind == ipc.HELLO and not self._role:
             self._hello(message[1], fds)
         elif kind == ipc.SEGMENT and self._role == "trainer" and fds:
@@ -188,7 +195,11 @@ class Session:
 
     def _reform(self, request: int, wish: dict[str, Any]) -> None:
         min_size, timeout_s = wish.get("min_size"), wish.get("timeout_s")
-        self._node.reform(self, min_size, timeout_s, partial(self._done, request))
+        known, heard = wish.get("epoch"), wish.get("heard")
+        agree, epoch, seq = self._agree
+        if type(heard) is int and agree > heard:
+            self._node.engine.world.agree_unheard(epoch, seq)
+        self._node.reform(self, min_size, timeout_s, partial(self._done, request), known)
 
     def _status(self, request: int, scope: str) -> None:
         if scope == "group":

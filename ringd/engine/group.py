@@ -38,8 +38,9 @@ class Group:
         last_done: the highest seq that completed here; -1: none.
         first_cut: the lowest seq that the end of the epoch cut short here; None: none.
         agreed: seq and outcome of the last agree that completed here.
-        agree_cut: seq of an agree whose outcome this rank does not know, though others may: it
-            ended with an error, and no later one has completed.
+        agree_cut: seq of an agree whose outcome this rank's program does not know, though others
+            may: it ended with an error, and no later one has completed; or its answer has come no
+            further than here.
     """
 
     number: int
@@ -104,6 +105,11 @@ class Group:
             self.first_cut = seq if self.first_cut is None else min(self.first_cut, seq)
         # Where calls differed, nobody has got an answer: one of them was no agree.
         if is_agree and not isinstance(error, CollectiveMismatchError):
+            self.agree_cut = seq
+
+    def agree_unheard(self, epoch: int, seq: int) -> None:
+        """Our program says that it lacks the answer of an agree, whatever we told it."""
+        if epoch == self.epoch:
             self.agree_cut = seq
 
     def begin_epoch(self, epoch: int) -> None:

@@ -12,7 +12,8 @@ Client to daemon::
     [OPEN_GROUP, request, group, ranks]              members agreed on the number elsewhere
     [STATUS, request, scope]                         scope: "daemon" | "group"
     [DUMP, request]                                  what the flight recorder holds
-    [REFORM, request, {"min_size", "timeout_s"}]     the next epoch is wanted; this one is over
+    [REFORM, request, {"min_size", "timeout_s", "epoch", "heard"}]
+                                                     the next epoch is wanted; this one is over
     [NEWCOMERS, request]                             who waits to be let in
     [GOODBYE, {"how": "closed" | "raised", "detail": str,
                "exception": {"type", "message", "file", "line"}}]
@@ -32,10 +33,12 @@ On ``stack_signal`` the main thread writes its Python stack to the memfd that co
 (faulthandler; absent: it does not). ``exception``, with "raised", is what ended the program's work.
 Times are seconds; None or 0: the default. ``timeout_s`` is what is left of the call's deadline;
 ``bound`` is what that was: [seconds as asked for, whose setting], see ``ringd.wire.bounds``; None:
-not known. ``local`` is what may differ between ranks: of all_to_all
-the rows for each rank and then from each rank, of send and recv the tag, else None. ``result`` is
-the sender's rank for recv; of REFORM a map like WELCOME's and "lost", "joined" [ranks],
-"completed_by_all", "completed_by_any", "agreed" (bool or None); of NEWCOMERS ranks; else None.
+not known. REFORM's ``epoch`` is the last one that the program was told of, ``heard`` the request of
+the last agree of the world whose answer it has got (0: none). ``local`` is
+what may differ between ranks: of all_to_all the rows for each rank and then from each rank, of send
+and recv the tag, else None. ``result`` is the sender's rank for recv; of REFORM a map like
+WELCOME's and "lost", "joined" [ranks], "completed_by_all", "completed_by_any", "agreed" (bool or
+None); of NEWCOMERS ranks; else None.
 OPEN_GROUP's ``ranks`` are in the order of the group.
 """
 

@@ -59,6 +59,8 @@ class StubDaemon:
         next_place: what is said of the next epoch: any key of the answer to REFORM.
         no_reform: the error to answer REFORM with; "mute": never.
         newcomers: who waits to be let in.
+        told: the last answer to a REFORM that began an epoch.
+        agreement: the last agree of this epoch that was done: its request, and the answer.
     """
 
     def __init__(self, path: Path, *, rank: int = 1, world_size: int = 3) -> None:
@@ -84,6 +86,8 @@ class StubDaemon:
         self.next_place: dict[str, Any] = {}
         self.no_reform: RingdError | str | None = None
         self.newcomers: list[int] = []
+        self.told: dict[str, Any] | None = None
+        self.agreement: tuple[int, bool] | None = None
         self.gone = threading.Event()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self.path)
@@ -104,6 +108,8 @@ class StubDaemon:
         """End one operation."""
         if error is None:
             self._work(submitted)
+            if submitted.spec.collective == "agree":
+                self.agreement = submitted.request, bool(self.region(submitted)[0])
         result = self._sender(submitted) if error is None else None
         told = None if error is None else error.to_wire()
         self.send(ipc.DONE, submitted.request, told, result)
@@ -212,6 +218,9 @@ class StubDaemon:
         self.release(MembershipChangedError(f"epoch {self.epoch} is over", epoch=self.epoch))
         if self.no_reform == "mute":
             return
+        if wish["epoch"] < self.epoch and self.told is not None:
+            self.send(ipc.DONE, request, None, self.told)
+            return
         if isinstance(self.no_reform, RingdError):
             self.send(ipc.DONE, request, self.no_reform.to_wire(), None)
         else:
@@ -220,6 +229,7 @@ class StubDaemon:
     def answer_reform(self, request: int) -> None:
         """Begin the next epoch."""
         self.epoch += 1
+        (asked, answer), self.agreement = self.agreement or (0, None), None
         place = {
             "epoch": self.epoch,
             "rank": self.rank,
@@ -228,11 +238,12 @@ class StubDaemon:
             "joined": [],
             "completed_by_all": -1,
             "completed_by_any": -1,
-            "agreed": None,
+            "agreed": answer if asked > self.reforms[-1]["heard"] else None,
             **self.next_place,
         }
         self.rank, self.world_size = place["rank"], place["world_size"]
         self.groups = {0: tuple(range(self.world_size))}
+        self.told = place
         self.send(ipc.DONE, request, None, place)
 
     def _poison(self, spec: OpSpec, error: dict[str, Any]) -> None:

@@ -103,7 +103,7 @@ def test_reform_tells_who_is_there_and_the_communicator_has_its_new_place(
     assert gathered(comm) == [0.0, -1.0, 200.0]
     daemon.next_place = NEXT
     assert comm.reform(min_size=2, timeout_s=9) == REFORMED
-    assert daemon.reforms == [{"min_size": 2, "timeout_s": 9.0}]
+    assert daemon.reforms == [{"min_size": 2, "timeout_s": 9.0, "epoch": 4, "heard": 0}]
     assert (comm.rank, comm.world_size, comm.epoch) == (2, 5, 5)
     assert comm.ranks == (0, 3, 1, 7, 4)
     assert repr(comm) == "<Communicator rank 2 of 5 (started as ranks 0, 3, 1, 7, 4), epoch 5>"
@@ -216,11 +216,30 @@ def test_the_client_keeps_its_own_clock_and_may_ask_again(
     daemon.answer_reform(1)  # too late: nobody waits for it
     comm.status()
     assert comm.epoch == 4
-    with pytest.raises(MembershipChangedError):
+    with pytest.raises(MembershipChangedError, match=r"Call reform\(\) to learn of epoch 5"):
         comm.barrier()
+    assert daemon.submitted == []
     daemon.no_reform = None
-    assert comm.reform().epoch == 6
+    assert comm.reform().epoch == 5
     comm.barrier()
+    assert comm.reform().epoch == 6
+
+
+@pytest.mark.parametrize("called", [0, 1, 2])
+def test_what_is_told_of_an_agreement_is_what_the_program_lacks(
+    comm: Communicator, daemon: StubDaemon, called: int
+) -> None:
+    """With handles it has the answer when it has waited; agreements of groups are no matter."""
+    group = comm.new_group([0, 1])
+    assert group is not None
+    assert comm.agree(True)
+    first, last = comm.agree_async(True), comm.agree_async(True)
+    for handle in (last, first)[:called]:
+        assert handle.wait()
+    assert group.agree(True)
+    daemon.agreement = max(s.request for s in daemon.submitted if not s.spec.group), True
+    assert comm.reform().agreed is (None if called else True)
+    assert comm.reform().agreed is None
 
 
 def test_a_cancelled_reform_may_be_called_again(daemon: StubDaemon) -> None:

@@ -298,3 +298,39 @@ def test_a_trainer_that_asks_again_is_answered_in_place_of_its_first_wish() -> N
         assert not any((await job.all_reduce(0, 1, 2)).values())
 
     play(3, story)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_trainer_whose_program_was_not_told_of_an_epoch_is_told_again(n: int) -> None:
+    """Its call was interrupted after the answer: nobody else has to call reform() again."""
+
+    async def story(job: Job) -> None:
+        first = await job.reformed(*range(n))
+        node, trainer = job.cluster.nodes[1], job.cluster.trainers[1]
+        told: list[Answer] = []
+        node.reform(trainer, 1, TIMEOUT_S, lambda *answer: told.append(answer), known=1)
+        assert told == [(None, first[1])]
+        assert not any((await job.all_reduce(*range(n))).values())
+        second: asyncio.Future[Answer] = job.loop.create_future()
+        node.reform(trainer, 1, TIMEOUT_S, lambda *a: second.set_result(a), known=2)
+        await job.reformed(*(seat for seat in range(n) if seat != 1))
+        error, facts = await second
+        assert error is None
+        assert facts is not None
+        assert facts["epoch"] == 3
+
+    play(n, story)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_an_agreement_that_a_program_has_not_heard_is_told_though_its_daemon_has(n: int) -> None:
+    async def story(job: Job) -> None:
+        await job.agree(*((seat, True) for seat in range(n)))
+        world = job.cluster.nodes[1].engine.world
+        world.agree_unheard(world.epoch, 0)
+        facts = await job.reformed(*range(n))
+        assert [facts[seat]["agreed"] for seat in range(n)] == [None, True, None][:n]
+        world.agree_unheard(1, 0)  # it is of the past
+        assert {fact["agreed"] for fact in (await job.reformed(*range(n))).values()} == {None}
+
+    play(n, story)
