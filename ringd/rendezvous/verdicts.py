@@ -63,6 +63,7 @@ class Answer:
         trainer: "running", "sleeping", "stopped", "gone", "none" or "unknown".
         stack: of an absent rank's trainer, innermost frame first.
         next_seq: the number of the call that its trainer makes next in this group.
+        unreached: by rank, whom it has dialled in vain so far: at which address, and why not.
     """
 
     rank: int
@@ -77,6 +78,7 @@ class Answer:
     pid: int = 0
     stack: tuple[str, ...] = ()
     next_seq: int = 0
+    unreached: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +219,9 @@ def _of_links(answers: Mapping[int, Answer]) -> Verdict:
     ]
     if not edges:
         return _unknown([a for _, a in sorted(answers.items()) if a.state == "waiting"])
+    dead = {frozenset(edge[2:]) for edge in edges if not edge[0]}
+    if unmade := [pair for pair in _unmade(answers) if frozenset(pair) in dead]:
+        return _of_unmade(answers, unmade)
     moving, received, sender, receiver = min(edges)
     elapsed_s = max(answers[receiver].entered_s, 1e-3)
     if moving:
@@ -236,6 +241,28 @@ def _of_links(answers: Mapping[int, Answer]) -> Verdict:
         text=f"the link {sender}→{receiver} does not carry anything: {received} bytes came, "
         f"none for {answers[receiver].flows[sender].quiet_s:.2f} s",
         advice=f"Look at the network between ranks {sender} and {receiver}: cable, firewall, MTU",
+    )
+
+
+def _unmade(answers: Mapping[int, Answer]) -> list[tuple[int, int]]:
+    """Links that there are not (yet): who dials whom in vain."""
+    return [(rank, peer) for rank, answer in sorted(answers.items()) for peer in answer.unreached]
+
+
+def _of_unmade(answers: Mapping[int, Answer], unmade: list[tuple[int, int]]) -> Verdict:
+    """Of links that could not be made, those to the rank that most can't reach."""
+    by_peer: dict[int, list[int]] = {}
+    for rank, peer in unmade:
+        by_peer.setdefault(peer, []).append(rank)
+    peer, ranks = max(by_peer.items(), key=lambda item: (len(item[1]), -item[0]))
+    others = f" (nor can {ranks_text(ranks[1:])})" if ranks[1:] else ""
+    return Verdict(
+        case="link down",
+        culprits=(peer,),
+        link=(peer, ranks[0]),
+        text=f"rank {ranks[0]} can't reach rank {peer} {answers[ranks[0]].unreached[peer]}{others}",
+        advice=f"Look at the address that rank {peer} advertises (RINGD_ADVERTISE), and at the "
+        f"network between ranks {ranks[0]} and {peer}: firewall, published ports",
     )
 
 
