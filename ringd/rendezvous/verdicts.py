@@ -8,6 +8,7 @@ not answer, or, where everybody waits for somebody, the link on which nothing mo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -250,19 +251,24 @@ def _unmade(answers: Mapping[int, Answer]) -> list[tuple[int, int]]:
 
 
 def _of_unmade(answers: Mapping[int, Answer], unmade: list[tuple[int, int]]) -> Verdict:
-    """Of links that could not be made, those to the rank that most can't reach."""
-    by_peer: dict[int, list[int]] = {}
-    for rank, peer in unmade:
-        by_peer.setdefault(peer, []).append(rank)
-    peer, ranks = max(by_peer.items(), key=lambda item: (len(item[1]), -item[0]))
-    others = f" (nor can {ranks_text(ranks[1:])})" if ranks[1:] else ""
+    """Of links that could not be made: who is an end of most of them, rather the dialled one."""
+    ends = Counter(rank for pair in unmade for rank in pair)
+    dialled = {peer for _, peer in unmade}
+    culprit = min(ends, key=lambda rank: (-ends[rank], rank not in dialled, rank))
+    pairs = [pair for pair in unmade if culprit in pair]
+    rank, peer = min(pairs, key=lambda pair: (pair[1] != culprit, pair))
+    too = [dialler for dialler, at in pairs if at == peer and dialler != rank]
+    also = [at for dialler, at in pairs if dialler == rank and at != peer]
+    text = f"rank {rank} can't reach rank {peer} {answers[rank].unreached[peer]}"
+    text += f", nor can {ranks_text(too)}" if too else ""
+    text += f"; nor can it reach {ranks_text(also)}" if also else ""
     return Verdict(
         case="link down",
-        culprits=(peer,),
-        link=(peer, ranks[0]),
-        text=f"rank {ranks[0]} can't reach rank {peer} {answers[ranks[0]].unreached[peer]}{others}",
+        culprits=(culprit,),
+        link=(peer, rank) if peer == culprit else (rank, peer),
+        text=text,
         advice=f"Look at the address that rank {peer} advertises (RINGD_ADVERTISE), and at the "
-        f"network between ranks {ranks[0]} and {peer}: firewall, published ports",
+        f"network between ranks {rank} and {peer}: firewall, published ports",
     )
 
 

@@ -353,7 +353,18 @@ def test_of_several_that_can_not_be_reached_the_one_with_most_in_vain_is_named()
     answers[2] = dialling(answers[2], p3="at b: no")
     found = verdict(answers, 4)
     assert (found.culprits, found.link) == ((3,), (3, 0))
-    assert found.text == "rank 0 can't reach rank 3 at b: no (nor can rank 2)"
+    assert found.text == "rank 0 can't reach rank 3 at b: no, nor can rank 2"
+
+
+def test_who_reaches_none_of_several_is_named_and_not_one_of_them() -> None:
+    flows = {f"p{peer}": NOTHING for peer in range(4)}
+    answers = [waiting(rank, **flows) for rank in range(4)]
+    answers[1] = dialling(answers[1], p2="at c: no", p3="at d: no")
+    found = verdict(answers, 4)
+    assert (found.culprits, found.link) == ((1,), (1, 2))
+    assert found.text == "rank 1 can't reach rank 2 at c: no; nor can it reach rank 3"
+    answers[0] = dialling(answers[0], p1="at b: no")
+    assert verdict(answers, 4).text == "rank 0 can't reach rank 1 at b: no"
 
 
 def test_a_link_that_is_not_needed_or_carries_something_is_not_named_for_a_dial() -> None:
