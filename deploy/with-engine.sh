@@ -30,16 +30,21 @@ if [ ${#missing[@]} -gt 0 ]; then
     command -v apt-get >/dev/null || unable "${missing[*]} missing, and there is no apt to install it"
     # A run level in which packages start no services.
     export RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive
-    apt-get -q update >&2 || unable "apt-get update fails"
+    apt=(apt-get -q -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120)
+    "${apt[@]}" update >&2 || unable "apt-get update fails"
     # In newer releases it has a package to itself.
     apt-cache show docker-cli >/dev/null 2>&1 && missing+=(docker-cli)
-    apt-get -q install --yes --no-install-recommends "${missing[@]}" >&2 ||
+    "${apt[@]}" install --yes --no-install-recommends "${missing[@]}" >&2 ||
         unable "${missing[*]} can't be installed"
 fi
 
 work=$(mktemp -d /var/tmp/ringd-engine.XXXXXX)
 engine=
+command=
 end() {
+    if [ -n "$command" ] && kill -TERM "$command" 2>/dev/null; then
+        wait "$command" || true
+    fi
     if [ -n "$engine" ]; then
         kill -TERM "$engine" 2>/dev/null || true
         wait "$engine" || true
@@ -69,4 +74,10 @@ for _ in $(seq 300); do
     sleep 0.2
 done
 docker info >/dev/null 2>&1 || unable "dockerd does not start: $(tail -n 3 "$work/log")"
-"$@"
+# Waited for, so that a signal to us ends it now, and not when it is through.
+"$@" <&0 &
+command=$!
+code=0
+wait "$command" || code=$?
+command=
+exit "$code"

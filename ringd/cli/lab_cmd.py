@@ -19,6 +19,11 @@ app = typer.Typer(
 )
 COMMAND = {"allow_interspersed_args": False}
 """From the command's first word on, all belongs to it, options too."""
+_SWITCHES = {
+    "kernel": "the kernel's bridge",
+    "netem": "the kernel's bridge, with netem",
+    "user": "a program",
+}
 
 Name = Annotated[str, typer.Option("--name", help="Which lab.", metavar="NAME")]
 Rate = Annotated[
@@ -54,7 +59,8 @@ def up(
         typer.Option(
             "--switch",
             metavar="KIND",
-            help="kernel (a bridge), user (a program: delay, jitter, loss, cuts), or auto.",
+            help="kernel (a bridge), netem (the same with delay, jitter, loss), user (a program: "
+            "also in one direction), or auto.",
         ),
     ] = "auto",
     quirk: Annotated[
@@ -86,6 +92,7 @@ def up(
     made = lab.up(spec)
     for host in range(hosts):
         print(spec.host_name(host), made.address(host))
+    print("switch:", _SWITCHES[made.spec.switch])
 
 
 @app.command(
@@ -163,7 +170,9 @@ def change(
         return
     if cut is not None:
         (lab.cut if cut else lab.heal)(host or range(lab.spec.hosts))
-    if found:
+    if found and not host:
+        lab.change(**found)
+    elif found:
         lab.change(sources=host, **found)
         lab.change(targets=host, **found)
 
@@ -220,8 +229,10 @@ def _known(name: str) -> str:
 
 
 def _switch(kind: str) -> Any:
-    if kind not in ("auto", "kernel", "user"):
-        raise InvalidArgumentError(f"--switch {kind!r} is unknown; known: auto, kernel, user")
+    from ringd.lab.spec import SWITCHES
+
+    if kind not in SWITCHES:
+        raise InvalidArgumentError(f"--switch {kind!r} is unknown; known: {', '.join(SWITCHES)}")
     return kind
 
 

@@ -30,6 +30,8 @@ BACKOFF_S = (0.05, 1.0)
 KNOCK_S = (0.25, 1.0)
 """How long who has asked for a link waits before it knocks at the peer itself; how long at most
 between two knocks."""
+TOLD_AFTER_S = 0.5
+"""A link that is being made for so long is worth a word in a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,15 @@ class Place:
     ports: tuple[int, ...] = (0,)
     advertise_host: str = ""
     advertise_port: int = 0
+
+
+@dataclass(slots=True)
+class _Try:
+    """A link that is being made: to which address, since when, and why the last attempt failed."""
+
+    address: Address
+    begun: float
+    reason: str = ""
 
 
 class Mesh:
@@ -88,6 +99,7 @@ class Mesh:
         self._on_unreachable = on_unreachable
         self._listener: Listener | None = None
         self._dialling: dict[int, asyncio.Task[None]] = {}
+        self._tries: dict[int, _Try] = {}
         self._knocking: dict[int, asyncio.Task[None]] = {}
         self._closed = False
         self._reception = Reception(
@@ -184,13 +196,15 @@ class Mesh:
         deadline = loop.time() + DIAL_LIMIT_S
         pause, longest = BACKOFF_S
         address = self.members[peer]
+        current = self._tries[peer] = _Try(address, loop.time())
         try:
             while True:
                 try:
                     await self._dial_once(peer, address, deadline)
                     return
                 except (OSError, RendezvousError) as exc:
-                    reason = f"can't connect to {address}: {type(exc).__name__}: {exc}"
+                    current.reason = f"{type(exc).__name__}: {exc}"
+                    reason = f"can't connect to {address}: {current.reason}"
                 if loop.time() + pause >= deadline:
                     self._log.warning("no link to rank %d: %s", peer, reason)
                     self._on_unreachable(peer, reason)
@@ -200,6 +214,17 @@ class Mesh:
         finally:
             if self._dialling.get(peer) is asyncio.current_task():
                 del self._dialling[peer]
+            if self._tries.get(peer) is current:
+                del self._tries[peer]
+
+    def unreached(self) -> dict[int, str]:
+        """Peers that we have dialled in vain so far: where, for how long, and why not."""
+        now = self._engine.loop.time()
+        return {
+            peer: f"at {x.address}: {x.reason or 'no answer'} ({now - x.begun:.1f} s so far)"
+            for peer, x in self._tries.items()
+            if now - x.begun >= TOLD_AFTER_S
+        }
 
     async def _keep_knocking(self, peer: int) -> None:
         """Until a lower rank has come, have it turn us away at its door: so it knows that we wait,

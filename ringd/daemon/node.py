@@ -421,7 +421,8 @@ class Node:
 
     def _answer(self, inquiry: int, answer: dict[str, Any], trainer: TrainerState) -> None:
         facts = {"trainer": trainer.state, "pid": trainer.pid, "stack": list(trainer.stack)}
-        self._agent.op_answer(inquiry, {**answer, **facts})
+        unreached = [[peer, text] for peer, text in self._mesh.unreached().items()]
+        self._agent.op_answer(inquiry, {**answer, **facts, "unreached": unreached})
 
     def on_lost(self, lost: Lost) -> None:
         """A rank is gone without a goodbye."""

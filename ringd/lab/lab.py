@@ -9,11 +9,12 @@ import select
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ringd.errors import InvalidArgumentError, RingdError, UnsupportedPlatformError
-from ringd.lab import wiring
+from ringd.lab import queues, wiring
 from ringd.lab.ending import RUN, exists, folder_of, take_down
 from ringd.lab.spec import LabSpec, check_hosts
 from ringd.lab.switch import FACTS, ask
@@ -53,15 +54,26 @@ class Lab:
         """Change delay_s, jitter_s, loss or cut, from each source to each target (None: all).
 
         Raises:
-            InvalidArgumentError: no such host, or the kernel is this lab's switch.
+            InvalidArgumentError: no such host, or not with this lab's switch: netem knows no single
+                directions, and the kernel's bridge without it none of this.
             RingdError: the switch does not answer.
         """
-        if self.spec.in_kernel:
-            raise InvalidArgumentError(
-                f"the switch of the lab {self.spec.name!r} is the kernel's bridge, which can only "
-                f"cut a host off and change its rate; put the lab up with --switch user"
-            )
-        self._order(sources=self._hosts(sources), targets=self._hosts(targets), **weather)
+        if self.spec.switch == "netem":
+            if sources is not None or targets is not None or "cut" in weather:
+                raise self._unable("and netem, which delay and lose for all alike")
+            self.spec = replace(self.spec, **weather)
+            queues.change_weather(self.spec)
+            _write_facts(self.spec)
+        elif self.spec.in_kernel:
+            raise self._unable("which has no delay, jitter or loss")
+        else:
+            self._order(sources=self._hosts(sources), targets=self._hosts(targets), **weather)
+
+    def _unable(self, which: str) -> RingdError:
+        return InvalidArgumentError(
+            f"the switch of the lab {self.spec.name!r} is the kernel's bridge {which}; beside that "
+            f"it can cut a host off and change its rate; put the lab up with --switch user"
+        )
 
     def change_rate(self, hosts: Iterable[int] | None, rate_bps: int) -> None:
         """These hosts' cables (None: all) have another rate from now on, in both directions.
@@ -72,7 +84,7 @@ class Lab:
         """
         chosen = self._hosts(hosts)
         for host in chosen:
-            wiring.set_rate(self.spec, host, rate_bps)
+            queues.set_rate(self.spec, host, rate_bps)
         if not self.spec.in_kernel:
             self._order(sources=[], targets=chosen, rate_bps=rate_bps)
 
@@ -95,7 +107,7 @@ class Lab:
 
     def status(self) -> dict[str, Any]:
         """What it is, its hosts' addresses, how many processes are in it, what its switch did."""
-        switch = "kernel" if self.spec.in_kernel else self._order()
+        switch = self.spec.switch if self.spec.in_kernel else self._order()
         hosts = range(self.spec.hosts)
         return {
             "spec": self.spec.to_json(),
@@ -200,18 +212,39 @@ def _keep(keeper: subprocess.Popen[str]) -> None:
 
 def _build(spec: LabSpec) -> Lab:
     folder = folder_of(spec.name)
-    (folder / FACTS).write_text(json.dumps(spec.to_json()))
     wiring.make_namespaces(spec)
+    spec = _settled(spec)
+    _write_facts(spec)
     if spec.in_kernel:
         wiring.cables_to_bridge(spec)
     else:
         _start_switch(spec, folder)
         wiring.cables_to_program(spec)
     wiring.address_hosts(spec)
+    if spec.switch == "netem":
+        queues.add_weather(spec)
     if spec.rate_bps:
         for host in range(spec.hosts):
-            wiring.set_rate(spec, host, spec.rate_bps)
+            queues.set_rate(spec, host, spec.rate_bps)
     return Lab(spec)
+
+
+def _settled(spec: LabSpec) -> LabSpec:
+    """Which switch it is to have, now that there is a namespace to ask the kernel in."""
+    if spec.switch != "netem" and not (spec.switch == "auto" and spec.has_weather):
+        return spec.settled(netem=False)
+    why_not = queues.why_no_netem(spec.namespace(None))
+    if spec.switch == "netem" and why_not:
+        raise UnsupportedPlatformError(f"this kernel has no netem: {why_not}")
+    return spec.settled(netem=not why_not)
+
+
+def _write_facts(spec: LabSpec) -> None:
+    """Whole, or not at all: others may read it at any time."""
+    path = folder_of(spec.name) / FACTS
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(spec.to_json()))
+    new.replace(path)
 
 
 def _start_switch(spec: LabSpec, folder: Path) -> None:

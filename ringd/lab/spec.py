@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from ringd.errors import InvalidArgumentError
 
-Switch = Literal["auto", "kernel", "user"]
+Switch = Literal["auto", "kernel", "netem", "user"]
+SWITCHES: tuple[Switch, ...] = ("auto", "kernel", "netem", "user")
 
 MAX_HOSTS = 100
 PREFIX = "ringd-"
@@ -88,7 +89,9 @@ class LabSpec:
         jitter_s: the delay is so much more or less, evenly; packets of one pair keep their order.
         loss: the share of packets that are lost.
         mtu: 0: 1500 where the kernel is the switch, else 9000.
-        switch: who passes packets on. "auto": the kernel, unless it can't do what is asked.
+        switch: who passes packets on. "kernel": a bridge; "netem": a bridge whose ports have delay,
+            jitter and loss by ``tc netem``; "user": a program. "auto": the first of them that can
+            do what is asked, which of a kernel's netem only :meth:`settled` knows.
         quirks: of all hosts; see :data:`QUIRKS`.
 
     Raises:
@@ -119,17 +122,27 @@ class LabSpec:
                 raise InvalidArgumentError(f"{quirk!r} is unknown; known: {', '.join(QUIRKS)}")
         if {TWO_INTERFACES, IPV6_ONLY} <= set(self.quirks):
             raise InvalidArgumentError("the interface that leads nowhere has an IPv4 address only")
-        if self.switch == "kernel" and self._has_weather:
+        if self.switch == "kernel" and self.has_weather:
             raise InvalidArgumentError("the kernel's switch has no delay, jitter or loss")
 
     @property
-    def _has_weather(self) -> bool:
+    def has_weather(self) -> bool:
+        """Whether packets are late or lost in it, from the start."""
         return bool(self.delay_s or self.jitter_s or self.loss)
 
     @property
     def in_kernel(self) -> bool:
-        """Whether the kernel's bridge is the switch, and not a program."""
-        return self.switch == "kernel" or (self.switch == "auto" and not self._has_weather)
+        """Whether the kernel's bridge is the switch, with or without netem, and not a program."""
+        if self.switch == "auto":
+            return not self.has_weather
+        return self.switch != "user"
+
+    def settled(self, *, netem: bool) -> LabSpec:
+        """The same on a kernel that has netem, or has not: its switch is no longer "auto"."""
+        if self.switch != "auto":
+            return self
+        weather: Switch = "netem" if netem else "user"
+        return replace(self, switch=weather if self.has_weather else "kernel")
 
     @property
     def frame_bytes(self) -> int:
@@ -197,7 +210,7 @@ def _option(key: str, value: str) -> dict[str, Any]:
             return {"loss": parse_loss(value)}
         case "mtu" if value.isdecimal():
             return {"mtu": int(value)}
-        case "switch" if value in ("auto", "kernel", "user"):
+        case "switch" if value in SWITCHES:
             return {"switch": value}
     raise InvalidArgumentError(f"{key}={value} says nothing of a lab: delay, jitter, loss, mtu, …")
 

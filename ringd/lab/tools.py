@@ -21,6 +21,10 @@ def why_not() -> str:
         return f"{', '.join(missing)} is missing (Debian: iproute2, util-linux)"
     if os.geteuid() != 0:
         return "network namespaces need root"
+    try:
+        call("unshare", "--net", "--mount", "true")  # as root of a container may not
+    except UnsupportedPlatformError as exc:
+        return f"this system lets us make no network namespaces: {exc}"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Namespaces, cables, addresses and rates of a lab, made with ``ip`` and ``tc``.
+"""Namespaces, cables and addresses of a lab, made with ``ip``; ``queues`` has rates and weather.
 
 The switch stands in a namespace of its own, so no firewall of this machine sees what it passes on.
 Port K of the switch is one end of host K's cable, whose other end is the host's interface.
@@ -13,13 +13,12 @@ from pathlib import Path
 
 from ringd.lab.etc_hosts import etc_hosts
 from ringd.lab.spec import IPV6_ONLY, NOWHERE, PREFIX, TWO_INTERFACES, LabSpec
-from ringd.lab.tools import call, ip, tc
+from ringd.lab.tools import ip
 
 ETC = Path("/etc/netns")
 """``ip netns exec`` lays what is there for a namespace over /etc."""
 _NETNS = Path("/run/netns")
 """Where ``ip netns`` keeps them."""
-_LEAST_BURST_BYTES = 20_000
 
 
 def make_namespaces(spec: LabSpec) -> None:
@@ -92,28 +91,6 @@ def address_hosts(spec: LabSpec) -> None:
         ip(spec.namespace(host), lines)
     if TWO_INTERFACES in spec.quirks:
         ip(spec.namespace(None), [f"link set nowhere{host} up" for host in range(spec.hosts)])
-
-
-def set_rate(spec: LabSpec, host: int, rate_bps: int) -> None:
-    """A host's cable has this rate from now on, in both directions; 0: as quick as it goes."""
-    ends = [(spec.namespace(host), spec.interface)]
-    if spec.in_kernel:
-        ends.append((spec.namespace(None), port(host)))
-    for namespace, device in ends:
-        if rate_bps:
-            tc(namespace, [f"qdisc replace dev {device} root {_bucket(spec, rate_bps)}"])
-        elif _has_bucket(namespace, device):
-            tc(namespace, [f"qdisc delete dev {device} root"])
-
-
-def _bucket(spec: LabSpec, rate_bps: int) -> str:
-    """A token bucket of 1 ms: less than that costs rate on a kernel that ticks rarely."""
-    burst_bytes = max(_LEAST_BURST_BYTES, 2 * spec.frame_bytes, rate_bps // 8000)
-    return f"tbf rate {rate_bps}bit burst {burst_bytes} limit {spec.queue_bytes + burst_bytes}"
-
-
-def _has_bucket(namespace: str, device: str) -> bool:
-    return " tbf " in call("tc", "-netns", namespace, "qdisc", "show", "dev", device)
 
 
 def set_plugged(spec: LabSpec, host: int, plugged: bool) -> None:

@@ -287,6 +287,7 @@ def _op_answered(rank: int, fields: Fields) -> FromDaemon:
         pid=field(fields, "pid", int),
         stack=tuple(str(frame)[:256] for frame in stack[:MAX_FRAMES]),
         next_seq=field(fields, "next_seq", int),
+        unreached=_unreached(fields.get("unreached", [])),
     )
     return OpAnswered(rank, field(fields, "inquiry", int), answer)
 
@@ -302,6 +303,20 @@ def _flows(entries: list[Any]) -> dict[int, FlowView]:
             raise FrameError("op_answer: a flow is four whole numbers and a time")
         peer, owed, received, withheld = numbers
         found[peer] = FlowView(owed, received, withheld, float(quiet_s))
+    return found
+
+
+def _unreached(entries: Any) -> dict[int, str]:
+    """[[peer, text], ...]."""
+    if not isinstance(entries, list):
+        raise FrameError("op_answer: unreached is no list")
+    found = {}
+    for entry in entries[:MAX_WORLD]:
+        match entry:
+            case [int(peer), str(text)]:
+                found[peer] = clip(text)
+            case _:
+                raise FrameError("op_answer: who is unreached is a rank and a text")
     return found
 
 

@@ -8,6 +8,7 @@ not answer, or, where everybody waits for somebody, the link on which nothing mo
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -63,6 +64,7 @@ class Answer:
         trainer: "running", "sleeping", "stopped", "gone", "none" or "unknown".
         stack: of an absent rank's trainer, innermost frame first.
         next_seq: the number of the call that its trainer makes next in this group.
+        unreached: by rank, whom it has dialled in vain so far: at which address, and why not.
     """
 
     rank: int
@@ -77,6 +79,7 @@ class Answer:
     pid: int = 0
     stack: tuple[str, ...] = ()
     next_seq: int = 0
+    unreached: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,9 @@ def _of_links(answers: Mapping[int, Answer]) -> Verdict:
     ]
     if not edges:
         return _unknown([a for _, a in sorted(answers.items()) if a.state == "waiting"])
+    dead = {frozenset(edge[2:]) for edge in edges if not edge[0]}
+    if unmade := [pair for pair in _unmade(answers) if frozenset(pair) in dead]:
+        return _of_unmade(answers, unmade)
     moving, received, sender, receiver = min(edges)
     elapsed_s = max(answers[receiver].entered_s, 1e-3)
     if moving:
@@ -236,6 +242,33 @@ def _of_links(answers: Mapping[int, Answer]) -> Verdict:
         text=f"the link {sender}→{receiver} does not carry anything: {received} bytes came, "
         f"none for {answers[receiver].flows[sender].quiet_s:.2f} s",
         advice=f"Look at the network between ranks {sender} and {receiver}: cable, firewall, MTU",
+    )
+
+
+def _unmade(answers: Mapping[int, Answer]) -> list[tuple[int, int]]:
+    """Links that there are not (yet): who dials whom in vain."""
+    return [(rank, peer) for rank, answer in sorted(answers.items()) for peer in answer.unreached]
+
+
+def _of_unmade(answers: Mapping[int, Answer], unmade: list[tuple[int, int]]) -> Verdict:
+    """Of links that could not be made: who is an end of most of them, rather the dialled one."""
+    ends = Counter(rank for pair in unmade for rank in pair)
+    dialled = {peer for _, peer in unmade}
+    culprit = min(ends, key=lambda rank: (-ends[rank], rank not in dialled, rank))
+    pairs = [pair for pair in unmade if culprit in pair]
+    rank, peer = min(pairs, key=lambda pair: (pair[1] != culprit, pair))
+    too = [dialler for dialler, at in pairs if at == peer and dialler != rank]
+    also = [at for dialler, at in pairs if dialler == rank and at != peer]
+    text = f"rank {rank} can't reach rank {peer} {answers[rank].unreached[peer]}"
+    text += f", nor can {ranks_text(too)}" if too else ""
+    text += f"; nor can it reach {ranks_text(also)}" if also else ""
+    return Verdict(
+        case="link down",
+        culprits=(culprit,),
+        link=(peer, rank) if peer == culprit else (rank, peer),
+        text=text,
+        advice=f"Look at the address that rank {peer} advertises (RINGD_ADVERTISE), and at the "
+        f"network between ranks {rank} and {peer}: firewall, published ports",
     )
 
 

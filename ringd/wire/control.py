@@ -19,7 +19,8 @@ Daemon to rendezvous::
                                       are asked before there is a verdict
     op_answer   inquiry, state, entered_s, idle_s, waiting_on [ranks], bytes_done, bytes_total,
                 trainer, pid, stack [frames], next_seq,
-                flows [[peer, owed, received, withheld, quiet_s], ...] in bytes and seconds
+                flows [[peer, owed, received, withheld, quiet_s], ...] in bytes and seconds,
+                unreached [[peer, text], ...] | missing   whom it has dialled in vain so far
     want_link   peer                  ask the lower rank to dial us
     heartbeat                         answered with the same
     status      request               a client asks for the whole group's state

@@ -79,6 +79,17 @@ def test_the_kernel_is_the_switch_unless_it_can_not_do_what_is_asked() -> None:
         LabSpec(hosts=2, loss=0.001, switch="kernel")
 
 
+def test_weather_is_netems_where_there_is_netem_and_else_a_programs() -> None:
+    slow, quick = LabSpec(hosts=2, delay_s=0.001), LabSpec(hosts=2, rate_bps=10**9)
+    assert slow.settled(netem=True).switch == "netem"
+    assert slow.settled(netem=True).in_kernel
+    assert slow.settled(netem=False).switch == "user"
+    assert quick.settled(netem=True).switch == "kernel"
+    wanted = LabSpec(hosts=2, delay_s=0.001, switch="user")
+    assert wanted.settled(netem=True) == wanted
+    assert parse_lab("2,delay=1ms,switch=netem").frame_bytes == 1500
+
+
 def test_a_spec_survives_its_file() -> None:
     spec = LabSpec(hosts=3, name="x", delay_s=0.5, quirks=(OWN_LOOPBACK,))
     assert LabSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec

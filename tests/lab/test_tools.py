@@ -22,6 +22,18 @@ def test_without_root_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not (RUN / "never").exists()
 
 
+def test_root_that_may_make_no_namespaces_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*command: str, text: str = "") -> str:
+        raise UnsupportedPlatformError(f"{' '.join(command)}: Operation not permitted")
+
+    monkeypatch.setattr(tools.shutil, "which", lambda tool: f"/sbin/{tool}")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(tools, "call", refuse)
+    with pytest.raises(UnsupportedPlatformError, match="no network namespaces: .*not permitted"):
+        lab.up(SPEC)
+    assert not (RUN / "never").exists()
+
+
 def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tools.shutil, "which", lambda tool: None if tool != "ip" else "/sbin/ip")
     with pytest.raises(UnsupportedPlatformError, match=r"tc, unshare is missing \(Debian"):

@@ -26,8 +26,17 @@ MakeLab = Callable[..., Lab]
 MakeGroup = Callable[..., LanDaemons]
 
 
+TUN = Path("/dev/net/tun")
+"""Of which the switch as a program makes its devices."""
+
+
+def _reason_to_skip() -> str:
+    """Why there can be no lab, or not every kind of lab; "": there can."""
+    return why_not() or ("" if os.access(TUN, os.R_OK | os.W_OK) else f"there is no {TUN}")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = why_not()
+    reason = _reason_to_skip()
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.serial)

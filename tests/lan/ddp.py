@@ -6,6 +6,7 @@ The losses are checked between backends, so the batches are the same whoever car
 from __future__ import annotations
 
 import json
+import os
 import sys
 
 import torch
@@ -43,3 +44,7 @@ def main(backend: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
+    if sys.argv[1] != "ringd":
+        # All is said. gloo, the reference, now and then aborts the process while Python ends
+        # ("terminate called without an active exception").
+        os._exit(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -86,3 +87,31 @@ def test_r3_an_advertised_address_that_nobody_reaches_is_named_long_before_the_d
     for told in job.do(faults.call, timeout_s=300.0):
         assert told["error"] == "PeerLostError", told
         assert "can't connect to 10.213.79.2:7100" in told["text"], told["text"]
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        (
+            "10.213.79.2:7100",
+            r"(no answer|OSError: \[Errno 113\])",
+        ),  # before and after ARP gives up
+        ("10.213.78.2:7199", "ConnectionRefusedError: "),
+    ],
+)
+def test_a_call_that_ends_before_the_dialling_does_names_the_address_too(
+    lab: MakeLab, group: MakeGroup, address: str, why: str
+) -> None:
+    job = group(lab("2", quirks=(TWO_INTERFACES,)), start=False)
+    job.start_daemon(0)
+    job.start_daemon(1, port=7100, advertise=address)
+    for rank in range(2):
+        job.await_daemon(rank)
+    job.connect()
+    for told in job.do(faults.call, timeout_s=3.0):
+        assert told["error"] == "CollectiveTimeoutError", told
+        assert told["fields"]["case"] == "link down", told
+        assert told["fields"]["culprits"] == [1]
+        said = f"rank 0 can't reach rank 1 at {re.escape(address)}: {why}"
+        assert re.search(said, told["text"]), told["text"]
+        assert "the address that rank 1 advertises (RINGD_ADVERTISE)" in told["text"]

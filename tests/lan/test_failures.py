@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import time
 from typing import Any
@@ -73,11 +74,12 @@ def test_t3_the_text_says_who_is_missing_in_what_and_since_when(
         assert told["error"] == "CollectiveTimeoutError", told
         assert told["fields"]["culprits"] == [3]
         for words in (
-            "all_reduce (operation 1 of the world, epoch 1) ended at ",  # its or another's deadline
+            r"all_reduce \(operation 1 of the world, epoch 1\) ended at ",
             "rank 3 never entered it",
-            f"Rank {rank} had 40 of 60 bytes after 5.",
+            # Its deadline or that of a rank which called before it: 5 s, or a little less.
+            rf"Rank {rank} had 40 of 60 bytes after [345]\.\d+ s",
         ):
-            assert words in told["text"], told["text"]
+            assert re.search(words, told["text"]), told["text"]
     job.trainer(3).do(faults.call, timeout_s=SHORT_S)
     all_sum(job)
 

@@ -324,3 +324,57 @@ def test_where_nobody_waits_nobody_is_blamed(answers: dict[int, Answer]) -> None
 )
 def test_ranks_are_listed_as_a_person_would(ranks: tuple[int, ...], text: str) -> None:
     assert ranks_text(ranks) == text
+
+
+# Links that could not be made
+
+
+def dialling(answer: Answer, **in_vain: str) -> Answer:
+    """The same, who dials p1=... in vain."""
+    return replace(answer, unreached={int(name[1:]): text for name, text in in_vain.items()})
+
+
+NOTHING = FlowView(owed_bytes=100, quiet_s=2.0)
+TRIED = "at 10.0.0.2:7100: no answer (2.9 s so far)"
+
+
+def test_who_dials_in_vain_says_whom_it_can_not_reach_and_where() -> None:
+    answers = [dialling(waiting(0, 1, p1=NOTHING), p1=TRIED), waiting(1, 0, p0=NOTHING)]
+    found = verdict(answers, 2)
+    assert (found.case, found.culprits, found.link) == ("link down", (1,), (1, 0))
+    assert found.text == f"rank 0 can't reach rank 1 {TRIED}"
+    assert "the address that rank 1 advertises (RINGD_ADVERTISE)" in found.advice
+
+
+def test_of_several_that_can_not_be_reached_the_one_with_most_in_vain_is_named() -> None:
+    flows = {f"p{peer}": NOTHING for peer in range(4)}
+    answers = [waiting(rank, **flows) for rank in range(4)]
+    answers[0] = dialling(answers[0], p1="at a: no", p3="at b: no")
+    answers[2] = dialling(answers[2], p3="at b: no")
+    found = verdict(answers, 4)
+    assert (found.culprits, found.link) == ((3,), (3, 0))
+    assert found.text == "rank 0 can't reach rank 3 at b: no, nor can rank 2"
+
+
+def test_who_reaches_none_of_several_is_named_and_not_one_of_them() -> None:
+    flows = {f"p{peer}": NOTHING for peer in range(4)}
+    answers = [waiting(rank, **flows) for rank in range(4)]
+    answers[1] = dialling(answers[1], p2="at c: no", p3="at d: no")
+    found = verdict(answers, 4)
+    assert (found.culprits, found.link) == ((1,), (1, 2))
+    assert found.text == "rank 1 can't reach rank 2 at c: no; nor can it reach rank 3"
+    answers[0] = dialling(answers[0], p1="at b: no")
+    assert verdict(answers, 4).text == "rank 0 can't reach rank 1 at b: no"
+
+
+def test_a_link_that_is_not_needed_or_carries_something_is_not_named_for_a_dial() -> None:
+    moving = FlowView(owed_bytes=50, received_bytes=50, quiet_s=0.0)
+    answers = [dialling(waiting(0, 1, p1=moving), p1=TRIED, p2=TRIED), waiting(1), waiting(2)]
+    assert verdict(answers, 3).case == "slow link"
+    answers = [dialling(waiting(0, 1), p2=TRIED), waiting(1, 0, p0=NOTHING), waiting(2)]
+    assert verdict(answers, 3).link == (0, 1)
+
+
+def test_a_rank_that_never_entered_is_to_blame_and_not_who_it_can_not_be_reached_by() -> None:
+    found = verdict([dialling(waiting(0, 1, p1=NOTHING), p1=TRIED), absent(1)], 2)
+    assert (found.case, found.culprits) == ("never entered", (1,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -181,6 +182,39 @@ def test_a_cut_link_is_named_and_no_rank_is_called_absent(
         await scene.quiet()
         await goes_on(scene)
         assert failed or algorithm != "ring" or n == 2
+
+    each_victim(n, play)
+
+
+@pytest.mark.parametrize("silent", [True, False])
+@pytest.mark.parametrize("phase", ["before", "amid"])
+@pytest.mark.parametrize("n", SIZES)
+def test_a_link_that_can_not_be_made_anew_is_named_by_the_address_that_is_dialled(
+    n: int, phase: str, silent: bool
+) -> None:
+    async def play(scene: Scene, victim: int) -> None:
+        dialler, dialled = sorted((victim, (victim + 1) % n))
+        source, target = map(scene.host, (dialler, dialled))
+        address = scene.engine(dialler).links[dialled].connection.channel.peer
+
+        def strike(scene: Scene, victim: int) -> None:
+            scene.network.reset((source, target))
+            if silent:
+                scene.network.cut(source, target)
+            else:
+                scene.network.refuse(target, address.port)
+
+        calls, _ = await strike_in(phase, scene, victim, strike, LARGE, DEADLINE_S)
+        ended = await scene.all(calls)
+        fields = one_verdict([one for one in ended if one.error is not None])
+        assert (fields["case"], fields["culprits"]) == ("link down", [dialled])
+        assert fields["link"] == [dialled, dialler]
+        why = "no answer" if silent else f"ConnectionRefusedError: .*{address}"
+        said = f"rank {dialler} can't reach rank {dialled} at {address}: {why}"
+        assert re.search(said, str(ended[dialler].error)), ended[dialler].error
+        scene.network.lift()
+        await asyncio.sleep(2.0)  # longer than the pause between two attempts
+        await goes_on(scene)
 
     each_victim(n, play)
 
