@@ -45,16 +45,17 @@ class Silence:
         return self._doubt_until > 0.0
 
     def next_deadline(self) -> float | None:
-        """When one of them has been silent for too long, or all."""
+        """When one of them has been silent for too long, or all; nobody is while we are in doubt."""
+        if self._doubt_until:
+            return self._doubt_until
         last = max(self._heard_at.values(), default=0.0)
         times = (at if self._was_missed(at, last) else last for at in self._heard_at.values())
-        due = [at + self._limit_s for at in times]
-        if self._doubt_until:
-            due.append(self._doubt_until)
-        return min(due, default=None)
+        return min((at + self._limit_s for at in times), default=None)
 
     def lost(self, now: float) -> list[int]:
         """Those silent for too long, while another one was heard."""
+        if self.in_doubt(now):
+            return []
         last = max(self._heard_at.values(), default=0.0)
         return [
             rank
@@ -64,7 +65,9 @@ class Silence:
 
     def total(self, now: float) -> bool:
         """Whether nothing was heard of any of them for too long."""
-        return bool(self._heard_at) and now >= max(self._heard_at.values()) + self._limit_s
+        if not self._heard_at or self.in_doubt(now):
+            return False
+        return now >= max(self._heard_at.values()) + self._limit_s
 
     def _was_missed(self, at: float, last: float) -> bool:
         return last >= at + self._limit_s / 2

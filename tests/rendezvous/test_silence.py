@@ -58,3 +58,12 @@ def test_while_nobody_is_here_nobody_is_missed() -> None:
     silence.gone(0)
     silence.heard(1, 100.0)
     assert not silence.in_doubt(100.0)
+
+
+def test_what_piled_up_is_read_before_anybody_is_called_silent() -> None:
+    silence = heard(r0=10.0, r1=10.5)
+    silence.heard(0, 14.0)  # of rank 1 nothing has been read yet
+    assert silence.next_deadline() == 14.0 + DOUBT_S
+    assert silence.lost(14.0 + DOUBT_S - 0.001) == []
+    assert silence.lost(14.0 + DOUBT_S) == [1]
+    assert not silence.total(14.0 + DOUBT_S)
