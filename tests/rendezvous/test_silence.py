@@ -23,7 +23,7 @@ def heard(**at: float) -> Silence:
         ({"r0": 10.0, "r1": 11.0}, 14.0, [], True),
         ({"r0": 10.0, "r1": 11.5}, 13.0, [0], False),
         ({"r0": 10.0, "r1": 11.4, "r2": 12.5}, 13.0, [0], False),
-        ({"r0": 10.0, "r1": 10.0, "r2": 12.9}, 13.0, [0, 1], False),
+        ({"r0": 10.0, "r1": 10.0, "r2": 11.5}, 13.0, [0, 1], False),
     ],
 )
 def test_a_daemon_is_lost_when_others_were_heard_long_after_it(
