@@ -113,7 +113,7 @@ def test_the_highest_number_of_a_group_counts_until_the_next_epoch() -> None:
     state.open_group(4, 1)
     state.close_group(7, 1)
     assert state.highest_group == 7
-    state.begin_epoch(2, 16)
+    state.prepare_epoch(2, 16)
     assert state.highest_group == 0
 
 
