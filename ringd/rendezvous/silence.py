@@ -45,7 +45,7 @@ class Silence:
         return self._doubt_until > 0.0
 
     def next_deadline(self) -> float | None:
-        """When one of them has been silent for too long, or all; nobody is while we are in doubt."""
+        """When one of them, or all, have been silent for too long; while in doubt nobody has."""
         if self._doubt_until:
             return self._doubt_until
         last = max(self._heard_at.values(), default=0.0)
