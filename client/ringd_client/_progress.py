@@ -44,7 +44,9 @@ class Progress:
         self._answered: deque[Operation[Any]] = deque()
         self._bell: SimpleQueue[None] = SimpleQueue()  # a handler may ring while we do
         self._starting = OwnedLock()
+        self._running = threading.Lock()  # for good: there is one thread
         self._thread: threading.Thread | None = None
+        self._runs: threading.Thread | None = None
         self._parked = False
         self._stopped = False
         self._next_expiry_check = 0.0
@@ -75,9 +77,9 @@ class Progress:
     def stop(self) -> None:
         """End the thread, and finish what was handed over."""
         self.dismiss()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+        for thread in (self._thread, self._runs):
+            if thread is not None and thread is not threading.current_thread():
+                thread.join()
         self._settle_answered()
 
     def _start(self) -> None:
@@ -88,12 +90,15 @@ class Progress:
                 )
                 try:
                     self._thread.start()
-                except BaseException:
+                except BaseException:  # a handler's: whether it comes to run nobody knows
                     if not self._thread.is_alive():
                         self._thread = None
                     raise
 
     def _run(self) -> None:
+        if not self._running.acquire(blocking=False):
+            return  # the one that was given up has come to run
+        self._runs = threading.current_thread()
         quiet_ticks = 0
         while not self._stopped:
             self._settle_answered()
