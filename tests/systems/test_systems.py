@@ -9,6 +9,7 @@ by less than 1e-6.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import json
 import os
@@ -22,13 +23,14 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.serial, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.serial, pytest.mark.timeout(900)]
 
 TOP = Path(__file__).resolve().parents[2]
 EXAMPLES = TOP / "examples" / "torch"
 BACKENDS = ("gloo", "ringd")
 TOLERANCE = 1e-6
 TIMEOUT_S = 200.0
+COMPILE_S = 400
 NEED = {
     "with_lightning": "lightning",
     "with_accelerate": "accelerate",
@@ -81,8 +83,34 @@ class Said:
 
 def environment() -> dict[str, str]:
     env = {k: v for k, v in os.environ.items() if not k.startswith("RINGD_")}
-    # deepspeed compiles what it finds a compiler for, and looks for a GPU if it isn't told
-    return env | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
+    # deepspeed compiles what it finds a compiler for, by the ninja that is installed with it, and
+    # looks for a GPU if it isn't told
+    path = os.pathsep.join((str(Path(sys.executable).parent), env.get("PATH", os.defpath)))
+    return env | {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu", "PATH": path}
+
+
+@functools.cache
+def compile_deepspeed() -> None:
+    """What DeepSpeed compiles at its first use on a machine, into torch's cache of extensions.
+
+    It is longer than a run may take, and a run that is killed amid it leaves a lock behind, for
+    which all later ones wait. The alarm is an interrupt: torch takes its lock away.
+    """
+    program = f"""
+import signal
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.alarm({COMPILE_S})
+from deepspeed.comm.torch import build_shm_op
+build_shm_op()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 Run = Callable[..., Said]
@@ -227,6 +255,8 @@ def test_and_so_they_are_for_every_variant(
     package = NEED.get(example)
     if package and importlib.util.find_spec(package) is None:
         pytest.skip(f"the package {package} is not installed")
+    if package == "deepspeed":
+        compile_deepspeed()
     theirs, ours = (run(example, size, *arguments, "--backend", name) for name in BACKENDS)
     compare(ours, theirs, exact=is_exact)
 
