@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgpack
 
@@ -110,6 +110,9 @@ class Collective(str, Enum):
     AGREE = "agree"
     NEW_GROUP = "new_group"
 
+
+NEW_GROUP: Final[str] = Collective.NEW_GROUP.value
+"""Where every call looks: the value of a member of an enum is no plain attribute."""
 
 SEND, RECV = "send", "recv"
 POINT_TO_POINT: frozenset[str] = frozenset({SEND, RECV})

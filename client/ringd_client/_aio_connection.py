@@ -16,7 +16,7 @@ from typing import Any, Final
 from ringd.errors import ReentrantCallError, RingdError
 from ringd.wire import ipc
 from ringd_client._core import ClientState
-from ringd_client._locks import OwnedLock, refuse_if_mine
+from ringd_client._locks import OwnedLock, is_mine, reentrant
 from ringd_client._operation import Operation, UnsentError
 from ringd_client._process import Departure
 from ringd_client._transport import FAREWELL_S, Transport
@@ -117,7 +117,8 @@ class AsyncConnection:
             raise self.end(exc) from exc.__cause__
 
     def _transmit(self, message: bytes, fd: int | None = None) -> None:
-        refuse_if_mine(self._sending)
+        if is_mine(self._sending):
+            raise reentrant()
         with self._sending:
             if not self._outbox and self._try(message, fd):
                 return
@@ -189,7 +190,7 @@ class AsyncConnection:
         if datagram is not None:
             at_end = not len(datagram)
             self._tell(self.state.receive(datagram))
-            self.state.told()
+            self.state.last_answered = None
             if at_end:
                 self._stop_listening()
 

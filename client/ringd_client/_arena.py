@@ -22,7 +22,7 @@ from typing import Final
 
 from ringd.errors import ArenaFullError
 from ringd_client._lingering import Lingering
-from ringd_client._locks import OwnedLock, is_mine, let_go, refuse_if_mine
+from ringd_client._locks import OwnedLock, is_mine, let_go, reentrant
 from ringd_client._segments import PAGE_BYTES, Guest, Segment, new_memfd, size_class
 
 MIN_SEGMENT_BYTES: Final = 1 << 20
@@ -127,7 +127,8 @@ class Arena:
             ArenaFullError: there is no room below the cap, or the system has none.
             ReentrantCallError: this thread was interrupted in here.
         """
-        refuse_if_mine(self._lock)
+        if is_mine(self._lock):
+            raise reentrant()
         with self._lock:
             if self._returned or self._freed_meanwhile:
                 self._take_in_returned()
@@ -229,7 +230,8 @@ class Arena:
             UnsentError: the daemon can't be told.
             ReentrantCallError: as for :meth:`take`.
         """
-        refuse_if_mine(self._lock)
+        if is_mine(self._lock):
+            raise reentrant()
         with self._lock:
             self._see_off()
             if not self.has_room_for(size_bytes) or self._closed.is_set():

@@ -23,11 +23,11 @@ from ringd.errors import ReentrantCallError, RingdError
 from ringd.wire import ipc
 from ringd_client._core import ClientState
 from ringd_client._followers import SLICE_S, Follower
-from ringd_client._locks import OwnedLock, is_mine, let_go, refuse_if_mine
+from ringd_client._locks import OwnedLock, is_mine, let_go, reentrant
 from ringd_client._operation import Operation, UnsentError
 from ringd_client._process import Departure
 from ringd_client._progress import Progress
-from ringd_client._transport import RECV_SLICE_S, Transport
+from ringd_client._transport import NOTHING, RECV_SLICE_S, Transport
 
 PATIENCE_S: Final = 10.0
 """How long the daemon may take to accept a message that belongs to no operation."""
@@ -65,8 +65,7 @@ class Connection:
             RingdError: it was not posted; its memory is free again.
             ReentrantCallError: likewise, in a signal handler.
         """
-        left_s = operation.left_s
-        self._ask(operation, lambda: self.state.submit(operation, left_s(time.monotonic())))
+        self._send(operation, self.state.submit, operation.left_s(time.monotonic()))
         if operation.detached:
             self._progress.attend()
 
@@ -77,7 +76,7 @@ class Connection:
             RingdError: it was not posted.
         """
         try:
-            self._transmit(lambda: self.state.poison(packed, error))
+            self._transmit(self.state.poison, packed, error)
         except UnsentError as exc:
             raise self.end(exc) from exc.__cause__
 
@@ -87,17 +86,16 @@ class Connection:
         Raises:
             RingdError: it was not posted.
         """
-        self._ask(operation, lambda: self.state.ask_status(operation, scope))
+        self._send(operation, self.state.ask_status, scope)
 
-    def _ask(self, operation: Operation[Any], request: Callable[[], bytes]) -> None:
-        def message() -> bytes:
-            packed = request()
-            operation.sent = True
-            return packed
-
+    def _send(
+        self, operation: Operation[Any], request: Callable[..., bytes], *arguments: Any
+    ) -> None:
+        """Send ``request(operation, *arguments)``, and end the operation if that can't be."""
         try:
-            refuse_if_mine(self.memory)
-            self._transmit(message, operation.expires)
+            if is_mine(self.memory):
+                raise reentrant()
+            self._transmit(request, operation, *arguments, until=operation.expires)
         except RingdError as exc:
             operation.withdraw(exc)
             raise
@@ -128,7 +126,7 @@ class Connection:
             self._await_pending(group)
         if self.state.ended is None:
             try:
-                self._transmit(lambda: ipc.pack(ipc.FREE_GROUP, group))
+                self._transmit(ipc.pack, ipc.FREE_GROUP, group)
             except UnsentError as exc:
                 self.end(exc)
 
@@ -139,16 +137,20 @@ class Connection:
             UnsentError: the daemon is gone or does not listen; for :meth:`end`, once the
                 arena's lock is free.
         """
-        self._transmit(lambda: ipc.pack(ipc.SEGMENT, number, size_bytes), fd=fd)
+        self._transmit(ipc.pack, ipc.SEGMENT, number, size_bytes, fd=fd)
 
     def retract(self, number: int) -> None:
         """Tell the daemon that a segment is gone; one that is gone itself maps nothing."""
         if not self._closed:
             with contextlib.suppress(UnsentError, ReentrantCallError):
-                self._transmit(lambda: ipc.pack(ipc.DROP_SEGMENT, number))
+                self._transmit(ipc.pack, ipc.DROP_SEGMENT, number)
 
     def _transmit(
-        self, message: Callable[[], bytes], until: float = 0.0, fd: int | None = None
+        self,
+        make: Callable[..., bytes],
+        *arguments: Any,
+        until: float = 0.0,
+        fd: int | None = None,
     ) -> None:
         """Make a message and send it, in one step as others see it.
 
@@ -157,28 +159,40 @@ class Connection:
                 what is left of the call for which it is sent).
             ReentrantCallError: this thread was interrupted while it sent something else.
         """
-        refuse_if_mine(self._turn, self._sending)
-        now = time.monotonic()
+        sending = self._sending
+        if is_mine(sending) or is_mine(self._turn):
+            raise reentrant()
         if not until:
+            now = time.monotonic()
             until, call_until = now + PATIENCE_S, self.state.patience.until
             if now < call_until < until:  # else it is an earlier call's
                 until = call_until
         try:
-            if not self._sending.acquire(timeout=max(0.0, until - now)):
-                raise UnsentError(STUCK)
-            self._send(message(), until, fd)
+            if not sending.acquire(blocking=False):
+                left_s = max(0.0, until - time.monotonic())
+                if not sending.acquire(timeout=left_s):
+                    raise UnsentError(STUCK)
+            message = make(*arguments)
+            if fd is not None or not self._transport.send(message):
+                self._insist(message, until, fd)
         except OSError as exc:
             if exc.errno is None:
                 raise  # a signal handler's own: TimeoutError is an OSError
             raise UnsentError(f"sending failed ({exc.strerror})") from exc
         finally:
             try:
-                let_go(self._sending)
+                if is_mine(sending):
+                    sending.release()
             except BaseException:  # a signal handler's, who came just then
-                let_go(self._sending)
+                let_go(sending)
                 raise
 
-    def _send(self, message: bytes, until: float, fd: int | None) -> None:
+    def _insist(self, message: bytes, until: float, fd: int | None) -> None:
+        """Send it as soon as the daemon has room.
+
+        Raises:
+            UnsentError: that was not to be by ``until``.
+        """
         transport = self._transport
         while not (transport.send(message) if fd is None else transport.send_with_fd(message, fd)):
             if not transport.wait_writable(until) and time.monotonic() >= until:
@@ -239,7 +253,7 @@ class Connection:
     def wait(self, operation: Operation[Any], until: float) -> bool:
         """Wait for an operation, which the caller settles, until then; whether it is over."""
         me = threading.get_ident()
-        while not operation.over:
+        while not (operation.answered or operation.finished):
             follower = None
             leads = False
             try:
@@ -264,7 +278,7 @@ class Connection:
                     raise
             if time.monotonic() >= until:
                 break
-        return operation.over
+        return operation.answered or operation.finished
 
     def advance(self) -> bool:
         """Take in what the daemon has sent, without waiting; False: nothing, or somebody reads."""
@@ -298,9 +312,10 @@ class Connection:
 
     def _read(self, operation: Operation[Any], until: float) -> None:
         """Lead: read until ``operation`` is over, or the clock shows ``until``."""
-        self._take_in_left_over(leads=True)
+        if self._transport.buffer[0] != NOTHING:
+            self._take_in_left_over(leads=True)
         patient = until - time.monotonic() > RECV_SLICE_S
-        while not operation.over:
+        while not (operation.answered or operation.finished):
             if self._receive(wait=patient, own=operation):
                 continue
             if self._dead:
@@ -337,12 +352,15 @@ class Connection:
             return False
         if datagram is None:
             return False
-        self._tell(self.state.receive(datagram), own)
+        state = self.state
+        answered = state.receive(datagram)
+        if self._followers or len(answered) != 1 or answered[0] is not own:
+            self._tell(answered, own)
         if not len(datagram):
             self._dead = True
             return False
-        self._transport.taken_in()
-        self.state.told()
+        self._transport.buffer[0] = NOTHING
+        state.last_answered = None
         return not self._dead
 
     def _take_in_left_over(self, *, leads: bool) -> None:
@@ -350,8 +368,8 @@ class Connection:
         if (datagram := self._transport.left_over()) is not None:
             self._tell(self.state.receive(datagram, again=True))
             if leads:
-                self._transport.taken_in()
-                self.state.told()
+                self._transport.buffer[0] = NOTHING
+                self.state.last_answered = None
 
     def _lose(self, cause: OSError) -> None:
         """Receiving has failed.

@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from typing import Any, Final
 
+import msgpack
+
 from ringd.errors import (
     BY_CODE,
     CollectiveTimeoutError,
@@ -63,6 +65,8 @@ class ClientState:
             of the next.
         next_epoch: the one to go on in when the program has been told.
         heard: the request of the last agree of the world whose answer the program has got.
+        last_answered: by the datagram that :meth:`receive` took in last; whoever has told all whom
+            it concerns sets it to None, as the datagram will not come again.
         groups: the numbers of the epoch's groups beside the world that stand open.
         highest_group: the highest number that one of them has had.
         patience: when the thread's current call gives up.
@@ -81,7 +85,8 @@ class ClientState:
         self.ended: RingdError | None = None
         self.patience = Patience()
         self._last_request = 0
-        self._last_answered: Operation[Any] | None = None
+        self._pack = msgpack.Packer(autoreset=True).pack
+        self.last_answered: Operation[Any] | None = None
         self._reform: Question | None = None
         self._detached_in = 0
         self._detached_out = 0
@@ -124,8 +129,11 @@ class ClientState:
             RingdError: as :meth:`admit`.
             MembershipChangedError: the epoch is over.
         """
-        if epoch != self.open_epoch and self.ended is None:
-            raise self.over(group, epoch)
+        if self.ended is None:
+            if epoch != self.open_epoch:
+                raise self.over(group, epoch)
+            if not group and len(self.pending) + count <= self.max_in_flight:
+                return
         self.admit(group, count)
 
     def stands(self, epoch: int) -> bool:
@@ -204,17 +212,23 @@ class ClientState:
             return self._ask(operation)
         if operation.epoch != self.open_epoch and self.ended is None:
             raise self.over(operation.group, operation.epoch)
-        return ipc.pack(
-            ipc.SUBMIT,
-            self._enter(operation),
-            operation.packed,
-            remaining_s,
-            operation.recv_timeout_s,
-            operation.segment,
-            operation.offset,
-            operation.local,
-            operation.bound,
+        if self.ended is not None or len(self.pending) >= self.max_in_flight:
+            self.admit()
+        message: bytes = self._pack(
+            (
+                ipc.SUBMIT,
+                self._register(operation),
+                operation.packed,
+                remaining_s,
+                operation.recv_timeout_s,
+                operation.segment,
+                operation.offset,
+                operation.local,
+                operation.bound,
+            )
         )
+        operation.sent = True
+        return message
 
     def poison(self, packed: bytes, error: RingdError) -> bytes:
         """The datagram that takes the place of a call which was refused here; it has no answer.
@@ -235,7 +249,10 @@ class ClientState:
         Raises:
             RingdError: as :meth:`admit`.
         """
-        return ipc.pack(ipc.STATUS, self._enter(operation), scope)
+        self.admit()
+        message = ipc.pack(ipc.STATUS, self._register(operation), scope)
+        operation.sent = True
+        return message
 
     def receive(
         self, datagram: bytes | memoryview, *, again: bool = False
@@ -269,10 +286,6 @@ class ClientState:
         """It was not sent after all; nobody will answer it."""
         self._take_out(operation)
         operation.request = 0
-
-    def told(self) -> None:
-        """Everybody knows of what the last datagram answered: it will not come again."""
-        self._last_answered = None
 
     def fail(self, error: RingdError) -> tuple[Operation[Any], ...]:
         """The conversation is over: every pending operation is answered with ``error``."""
@@ -369,14 +382,11 @@ class ClientState:
         if self.ended is not None:
             raise self.ended.copy()
         message = ipc.pack(question.kind, self._register(question), *question.body)
+        question.sent = True
         if question.ends_epoch:
             self.open_epoch = None
             self._reform = question
         return message
-
-    def _enter(self, operation: Operation[Any]) -> int:
-        self.admit()
-        return self._register(operation)
 
     def _register(self, operation: Operation[Any]) -> int:
         request = self._last_request = self._last_request + 1
@@ -398,15 +408,16 @@ class ClientState:
     def _answered(self, request: int, error: Any, result: Any = None) -> tuple[Operation[Any], ...]:
         operation = self.pending.get(request)
         if operation is None:
-            last = self._last_answered
+            last = self.last_answered
             return (last,) if last is not None and last.request == request else ()
         if error is not None:
             operation.answer = from_wire(error)
         elif result is not None:
             operation.output = result
-        self._last_answered = operation
+        self.last_answered = operation
         operation.answered = True
-        self._take_out(operation)
+        if self.pending.pop(request, None) is not None and operation.detached:
+            self._detached_out += 1
         return (operation,)
 
     def _replied(self, request: int, status: Any) -> tuple[Operation[Any], ...]:

@@ -8,34 +8,23 @@ for then: the owner can't go on before the handler has returned.
 from __future__ import annotations
 
 from _thread import RLock as OwnedLock
+from collections.abc import Callable
+from typing import Any, Final
 
 from ringd.errors import ReentrantCallError
 
-__all__ = ["OwnedLock", "is_mine", "let_go", "reentrant", "refuse_if_mine"]
+__all__ = ["OwnedLock", "is_mine", "let_go", "reentrant"]
 """``with`` is the safe way to take an OwnedLock: no handler runs between that and the block."""
 
 
-def is_mine(lock: OwnedLock) -> bool:
-    """Whether the calling thread holds it, so most likely what it has interrupted."""
-    owned: bool = lock._is_owned()  # type: ignore[attr-defined]
-    return owned
+is_mine: Final[Callable[[Any], bool]] = OwnedLock._is_owned  # type: ignore[attr-defined]
+"""Whether the calling thread holds a lock, so most likely what it has interrupted."""
 
 
 def let_go(lock: OwnedLock) -> None:
     """Release it, if it was taken: for where ``with`` does not do. A repetition does nothing."""
     if is_mine(lock):
         lock.release()
-
-
-def refuse_if_mine(*locks: OwnedLock) -> None:
-    """For calls that can't be made while the same thread holds one of these.
-
-    Raises:
-        ReentrantCallError: it does.
-    """
-    for lock in locks:
-        if is_mine(lock):
-            raise reentrant()
 
 
 def reentrant() -> ReentrantCallError:

@@ -39,17 +39,18 @@ class NumpyAdapter:
             raise unsupported_dtype(tensor.dtype)
         return name, tensor.shape
 
-    def check_output(self, tensor: Any) -> None:
+    def check_output(self, tensor: Any) -> int:
         flags = tensor.flags
         if not flags.writeable:
             raise InvalidTensorError("the output is a read-only array; pass a copy of it")
         if flags.c_contiguous:
-            return
+            return 0
         if overlaps_itself(tensor.shape, tensor.strides, tensor.itemsize):
             raise InvalidTensorError(
                 f"the output overlaps itself (shape {tensor.shape}, strides {tensor.strides}): "
                 "several elements share memory; pass a copy of it"
             )
+        return 0
 
     def address(self, tensor: Any) -> int | None:
         if not tensor.flags.c_contiguous:

@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ringd.errors import RingdError
 from ringd.wire.bounds import Bound
-from ringd_client._locks import OwnedLock, refuse_if_mine
+from ringd_client._locks import OwnedLock, is_mine, reentrant
 
 T = TypeVar("T")
 
@@ -193,7 +193,8 @@ class Operation(Generic[T]):
         Raises:
             ReentrantCallError: this thread was interrupted in the middle of it.
         """
-        refuse_if_mine(self.lock)
+        if is_mine(self.lock):
+            raise reentrant()
         with self.lock:
             if self.released:
                 return
@@ -211,11 +212,13 @@ class Operation(Generic[T]):
                         RingdError(f"{self.spec}: interrupted while the result was written")
                     )
                     raise
-            error = self._marked(error)
+            if error is not None:
+                error = self._marked(error)
             if not self.finished:  # no call between: a signal handler may raise at its door
                 self.error = error
                 self.finished = True
-                self._notify()
+                if self.watcher is not None:
+                    self.watcher()
 
     def withdraw(self, error: RingdError) -> None:
         """End an operation that was not posted: the daemon never had its region."""
@@ -237,15 +240,16 @@ class Operation(Generic[T]):
             self.settle()
         return True
 
-    def _finish(self, error: RingdError | None) -> None:
+    def _finish(self, error: RingdError) -> None:
         if not self.finished:
             self.error = self._marked(error)
             self.finished = True
-            self._notify()
+            if self.watcher is not None:
+                self.watcher()
 
-    def _marked(self, error: RingdError | None) -> RingdError | None:
+    def _marked(self, error: RingdError) -> RingdError:
         """The error, with what it means for the caller's tensor."""
-        if error is None or not self.in_place:
+        if not self.in_place:
             return error
         return _noted(error, UNDEFINED if self.answered else NOT_YOURS, in_place=True)
 
@@ -254,10 +258,6 @@ class Operation(Generic[T]):
         if not self.request or self.answered or self.settlement is None:
             return False  # it was not posted, or has been released
         return self.settlement.linger(self)
-
-    def _notify(self) -> None:
-        if self.watcher is not None:
-            self.watcher()
 
 
 def _noted(error: RingdError, note: str, **fields: Any) -> RingdError:

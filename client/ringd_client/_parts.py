@@ -51,9 +51,10 @@ class PartsCarrier:
     def describe(self, tensor: Any) -> tuple[str, Any]:
         return tensor.dtype, tensor.shapes
 
-    def check_output(self, tensor: Any) -> None:
+    def check_output(self, tensor: Any) -> int:
         for adapter, part in zip(tensor.adapters, tensor.tensors, strict=True):
             adapter.check_output(part)
+        return 0
 
     def address(self, tensor: Any) -> int | None:
         return None

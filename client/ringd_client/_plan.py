@@ -57,7 +57,8 @@ class Planner:
         self, tensor: Any, op: Any, algorithm: str, deterministic: bool, preserve_input: bool
     ) -> Operation[Any]:
         """The region is the tensor, in logical order; it ends as the result."""
-        check_flags(deterministic=deterministic, preserve_input=preserve_input)
+        if not (deterministic is False and preserve_input is False):
+            check_flags(deterministic=deterministic, preserve_input=preserve_input)
         adapter = adapter_of(tensor)
         dtype, shape = adapter.describe(tensor)
         key = (
@@ -339,8 +340,7 @@ class Planner:
             sink, output: where the result goes; None: there is none for this rank.
             preserve_input: do not work in the caller's own memory.
         """
-        if sink is not None:
-            sink.check_output(output)
+        address = 0 if sink is None else sink.check_output(output)
         factor = None if op is None or op.__class__ is str else factor_for(op, kind.spec.dtype)
         if not kind.region_bytes:
             return Operation(kind.spec, kind.packed)
@@ -360,7 +360,11 @@ class Planner:
         region = Region(self.arena, block, segment, sink, output, result, result_bytes)
         try:
             if source is not None and kind.load_bytes:
-                source.load(tensor, segment, start + kind.load_offset, kind.load_bytes)
+                if address and tensor is output:
+                    target = segment.address + start + kind.load_offset
+                    copy_bytes(target, address, kind.load_bytes)
+                else:
+                    source.load(tensor, segment, start + kind.load_offset, kind.load_bytes)
                 if factor is not None:
                     source.scale(tensor, factor, segment, start, kind.load_bytes)
             if kind.own[2]:

@@ -46,8 +46,12 @@ class Carrier(Protocol):
                 none that ringd moves.
         """
 
-    def check_output(self, tensor: Any) -> None:
+    def check_output(self, tensor: Any) -> int:
         """Whether results may be written to ``tensor``.
+
+        Returns:
+            Where its elements begin, if its bytes are they, in logical order; 0: they are not, or
+            nobody knows without looking.
 
         Raises:
             InvalidTensorError: it is read-only, overlaps itself, or is a lazy view (negated,

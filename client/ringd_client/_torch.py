@@ -26,12 +26,13 @@ def known_dtype(dtype: torch.dtype) -> bool:
 def _check_storage(tensor: torch.Tensor) -> None:
     """Refuse a tensor whose elements have no memory: storages can be resized under it.
 
+    It is for those that look so: no address, or a storage smaller than the tensor (which may
+    be expanded, or empty).
+
     Raises:
         InvalidTensorError: it would be read or written beyond its storage.
     """
     storage = tensor.untyped_storage()
-    if tensor.data_ptr() and storage.nbytes() >= tensor.nbytes:
-        return
     if tensor.numel() and (not tensor.data_ptr() or tensor.is_contiguous()):
         raise InvalidTensorError(
             f"the tensor has {tensor.nbytes} bytes and its storage {storage.nbytes()}: it was "
@@ -67,13 +68,15 @@ class TorchAdapter:
                 f"a dense tensor in CPU memory is wanted, not one on {tensor.device} with layout "
                 f"{tensor.layout}; pass tensor.cpu(), or tensor.to_dense()"
             )
-        _check_storage(tensor)
+        if not tensor.data_ptr() or tensor.untyped_storage().nbytes() < tensor.nbytes:
+            _check_storage(tensor)
         return name, tensor.shape
 
-    def check_output(self, tensor: Any) -> None:
+    def check_output(self, tensor: Any) -> int:
         is_plain = not (tensor.is_neg() or tensor.is_conj())
         if is_plain and tensor.is_contiguous():
-            return
+            address: int = tensor.data_ptr()
+            return address
         if not is_plain:
             word = "conjugated" if tensor.is_conj() else "negated"
             raise InvalidTensorError(f"the output is a lazily {word} view; pass a copy of it")
@@ -82,6 +85,7 @@ class TorchAdapter:
                 f"the output overlaps itself (shape {tuple(tensor.shape)}, strides "
                 f"{tensor.stride()}): several elements share memory; pass tensor.contiguous()"
             )
+        return 0
 
     def address(self, tensor: Any) -> int | None:
         return tensor.data_ptr() if tensor.is_contiguous() else None
@@ -101,9 +105,11 @@ class TorchAdapter:
             raise InvalidTensorError(
                 f"the output had {size_bytes} bytes when the call began and has {tensor.nbytes} now"
             )
-        _check_storage(tensor)
+        address = tensor.data_ptr()
+        if not address or tensor.untyped_storage().nbytes() < size_bytes:
+            _check_storage(tensor)
         if tensor.is_contiguous():
-            copy_bytes(tensor.data_ptr(), segment.address + offset, size_bytes)
+            copy_bytes(address, segment.address + offset, size_bytes)
         else:
             with torch.no_grad():
                 tensor.detach().copy_(_shared(tensor, segment, offset))

@@ -48,6 +48,10 @@ class Transport:
 
     One thread at a time may receive, several may send; ``close`` belongs to whoever knows that
     nobody else is inside.
+
+    Attributes:
+        buffer: begins with NOTHING, or with what :meth:`receive` has read and its caller has not
+            taken in yet; who has, says so by ``buffer[0] = NOTHING``.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -55,13 +59,13 @@ class Transport:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _RECV_TIMEOUT)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._sock = sock
-        self._buffer = bytearray(MAX_MESSAGE_BYTES)
-        self._view = memoryview(self._buffer)
+        self.buffer = bytearray(MAX_MESSAGE_BYTES)
+        self.buffer[0] = NOTHING
+        self._view = memoryview(self.buffer)
         self._read_poll = select.poll()
         self._read_poll.register(sock, select.POLLIN)
         self._watch_poll = select.poll()
         self._watch_poll.register(sock, select.POLLIN)
-        self.taken_in()
 
     def fileno(self) -> int:
         """The descriptor, for an event loop."""
@@ -100,21 +104,17 @@ class Transport:
             OSError: the connection is gone.
         """
         try:
-            size = self._sock.recv_into(self._buffer, 0, 0 if wait else socket.MSG_DONTWAIT)
+            size = self._sock.recv_into(self.buffer, 0, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
         return self._view[:size]
-
-    def taken_in(self) -> None:
-        """What the last :meth:`receive` returned needs no other look."""
-        self._buffer[0] = NOTHING
 
     def left_over(self) -> memoryview | None:
         """What a receiver had read and could not take in: a signal handler came between.
 
         How long it was is not known, so something may follow the message.
         """
-        return None if self._buffer[0] == NOTHING else self._view
+        return None if self.buffer[0] == NOTHING else self._view
 
     def receive_aside(self, until: float) -> bytes | None:
         """As :meth:`receive`, beside a receiver on the same thread that a handler has interrupted.

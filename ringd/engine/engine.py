@@ -39,8 +39,8 @@ from ringd.errors import (
 from ringd.schedules.select import Thresholds
 from ringd.vocabulary import (
     MAY_RETURN_EARLY,
+    NEW_GROUP,
     POINT_TO_POINT,
-    Collective,
     OpSpec,
     check_spec,
     spec_or_unknown,
@@ -284,7 +284,7 @@ class Engine:
         until: float,
         times: Times,
     ) -> None:
-        if compiled.spec.collective == Collective.NEW_GROUP.value:
+        if compiled.spec.collective == NEW_GROUP:
             try:
                 on_done = self.groups.found(group, compiled, mem, on_done)
             except InvalidArgumentError as exc:

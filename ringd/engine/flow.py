@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ringd.schedules.plan import Flow
-from ringd.vocabulary import Collective
+from ringd.vocabulary import NEW_GROUP
 from ringd.wire.frame import Kind
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class FlowState:
         """The link is there: say what we will take, and begin to send."""
         op = self.op
         self.link = link
-        if op.spec.collective != Collective.NEW_GROUP.value:
+        if op.spec.collective != NEW_GROUP:
             link.users.add(self.stream)
         if not self.flow.recv_eager:
             self.grant()
