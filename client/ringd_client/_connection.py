@@ -65,8 +65,7 @@ class Connection:
             RingdError: it was not posted; its memory is free again.
             ReentrantCallError: likewise, in a signal handler.
         """
-        left_s = operation.left_s
-        self._ask(operation, lambda: self.state.submit(operation, left_s(time.monotonic())))
+        self._ask(operation, lambda: self.state.submit(operation))
         if operation.detached:
             self._progress.attend()
 

@@ -194,7 +194,7 @@ class ClientState:
             self.groups.discard(group)
         return was_open
 
-    def submit(self, operation: Operation[Any], remaining_s: float) -> bytes:
+    def submit(self, operation: Operation[Any]) -> bytes:
         """The datagram that posts an operation.
 
         Raises:
@@ -208,7 +208,7 @@ class ClientState:
             ipc.SUBMIT,
             self._enter(operation),
             operation.packed,
-            remaining_s,
+            operation.began + operation.bound.timeout_s,
             operation.recv_timeout_s,
             operation.segment,
             operation.offset,

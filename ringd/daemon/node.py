@@ -259,7 +259,13 @@ class Node:
         self._forget_trainer(how, detail, raised if how == "raised" else None)
 
     def reform(
-        self, trainer: Trainer, min_size: Any, timeout_s: Any, reply: Reply, known: Any = None
+        self,
+        trainer: Trainer,
+        min_size: Any,
+        timeout_s: Any,
+        reply: Reply,
+        known: Any = None,
+        deadline: float | None = None,
     ) -> None:
         """The trainer asks for the next epoch; its operations in flight end before this returns.
 
@@ -267,11 +273,12 @@ class Node:
             reply: told how it ended, within ``timeout_s``; its facts are those of a welcome, and
                 those of ``Reforming.answer_of``.
             known: the epoch that the trainer's program knows of; None: the present one.
+            deadline: the end of ``timeout_s`` in loop time, where that began earlier than now.
         """
         if trainer is not self._trainer or not self._started:
             reply(RendezvousError("this rank takes part in no epoch yet"), None)
             return
-        self._reforming.begin(min_size, timeout_s, reply, known)
+        self._reforming.begin(min_size, timeout_s, reply, known, deadline)
 
     def newcomers(self) -> list[int]:
         """Ranks whose trainer waits to be let in, as far as we were told."""

@@ -180,6 +180,7 @@ class Engine:
         on_done: OnDone,
         *,
         timeout_s: float = 0.0,
+        deadline: float | None = None,
         recv_timeout_s: float = 0.0,
         local: Local = None,
         bound: Bound | None = None,
@@ -191,9 +192,12 @@ class Engine:
             region: gives the working region of so many bytes; may raise RingdError.
             on_done: called once, perhaps before this returns.
             timeout_s: deadline from now on, 0: the default.
+            deadline: the same in loop time; the earlier of both counts, so that one of another
+                clock does no harm.
             recv_timeout_s: limit of a peer's silence, 0: the default.
             local: what of the call is this rank's own.
-            bound: the deadline as it was asked for, for errors; None: ``timeout_s``.
+            bound: the deadline as it was asked for, for errors, and the longest that the call may
+                still take; None: ``timeout_s``.
         """
         in_flight = len(self.live) + len(self.mail.live)
         if in_flight >= self.options.max_in_flight:
@@ -204,7 +208,9 @@ class Engine:
         if bound is None:
             bound = Bound(timeout_s) if timeout_s else Bound(self.options.timeout_s, OF_DAEMON)
         times = times_of(bound, recv_timeout_s, self.options.recv_timeout_s)
-        until = self.now() + (timeout_s or self.options.timeout_s)
+        until = self.now() + (timeout_s or bound.timeout_s)
+        if deadline is not None and deadline < until:
+            until = deadline
         try:
             spec = unpack_spec(packed_spec)
             group = self._group_of(spec)
