@@ -226,7 +226,8 @@ class ClientState:
         self._last_request += 1
         # Only what the peers are told: the fields may hold whatever the caller gave us.
         message = error.message[:MAX_REFUSAL_CHARS].encode(errors="replace").decode()
-        told = {"code": error.code, "message": message, "fields": {}}
+        call = error.fields.get("call")
+        told = {"code": error.code, "message": message, "fields": {"call": call} if call else {}}
         return ipc.pack(ipc.POISON, self._last_request, packed, told)
 
     def ask_status(self, operation: Operation[Any], scope: str) -> bytes:

@@ -37,11 +37,11 @@ when it was sent (``timeout_s`` counts from there), ``time_namespace`` the inode
 /proc/self/ns/time (0: not known): in another one than the daemon's the difference of the clocks is
 taken from ``clock``. ``bound`` is what the deadline was: [seconds as asked for, whose setting], see
 ``ringd.wire.bounds``; None: not known. REFORM's ``epoch`` is the last one that the program was told
-of, ``heard`` the request of the last agree of the world whose answer it has got (0: none). ``local``
-is what may differ between ranks: of all_to_all the rows for each rank and then from each rank, of
-send and recv the tag, else None. ``result`` is the sender's rank for recv; of REFORM a map like
-WELCOME's and "lost", "joined" [ranks], "completed_by_all", "completed_by_any", "agreed" (bool or
-None); of NEWCOMERS ranks; else None.
+of, ``heard`` the request of the last agree of the world whose answer it has got (0: none).
+``local`` is what may differ between ranks: of all_to_all the rows for each rank and then from each
+rank, of send and recv the tag, else None. ``result`` is the sender's rank for recv; of REFORM a map
+like WELCOME's and "lost", "joined" [ranks], "completed_by_all", "completed_by_any", "agreed" (bool
+or None); of NEWCOMERS ranks; else None.
 OPEN_GROUP's ``ranks`` are in the order of the group.
 """
 
