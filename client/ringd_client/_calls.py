@@ -271,7 +271,7 @@ class Caller(ABC):
                 self._post_poison(packed, refusal)
 
     @contextlib.contextmanager
-    def _refusing(self, collective: str, call: str) -> Iterator[None]:
+    def _refusing(self, collective: str, call: str = "") -> Iterator[None]:
         """For checks before the first operation, a ``collective``, of a ``call``: what they refuse
         is poisoned."""
         self._state.admit_call(self._place.group, self.epoch)

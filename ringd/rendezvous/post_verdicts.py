@@ -70,7 +70,10 @@ def _missed(
 def _turn(found: dict[int, Answer], asker: int, peer: int) -> None:
     view = found[asker].flows.get(peer)
     if view is not None:
-        found[peer] = replace(found[peer], state="waiting", flows={asker: view})
+        theirs, entered_s = found[peer], found[asker].entered_s
+        if theirs.state == "waiting":
+            entered_s = theirs.entered_s
+        found[peer] = replace(theirs, state="waiting", entered_s=entered_s, flows={asker: view})
         found[asker] = replace(found[asker], flows={})
 
 

@@ -42,6 +42,7 @@ class Judge:
         self.errors: dict[int, dict[int, RingdError]] = {}
         self.uneven: set[int] = set()
         self.messages_missed = False
+        self._missed_in: set[int] = set()
         self._held_up = False  # a receive from any source waited for one that had left
 
     @property
@@ -67,7 +68,9 @@ class Judge:
             return "there was no fault"
         if timed_out and self._may_expire:
             is_message = error.fields.get("op") in POINT_TO_POINT
-            self.messages_missed |= is_message
+            if is_message:
+                self.messages_missed = True
+                self._missed_in.add(step)
             return self._misnamed_message(rank, step, error) if is_message else None
         if self.messages_missed and isinstance(error, CollectiveMismatchError):
             return None
@@ -81,12 +84,13 @@ class Judge:
         fault, fields, now = self._fault, error.fields, self._loop.time()
         if fields["partial"] or fault.kind.effect != "held up" or self._is_changing(now):
             return None  # its peer's view, which blames nobody; or whom to blame is not plain
+        if self._missed_in != {step} or fields["peer"] in self.errors[step]:
+            return None  # what its peer sent may have gone to another receive, or was given up
         blamed, peer = set(fields["culprits"]), fields["peer"]
         guilty = {fault.victim} | ({fault.other} if fault.kind.link else set())
         well = {r for r in blamed - guilty if not self._was_late(r, step, now)}
-        gave_up = self._ended[step].get(-1 if peer is None else peer, now)
-        if guilty & set(fields["link"] or ()) or self._entered[step][rank] >= gave_up:
-            well.clear()  # between the guilty and another; or it came when its peer had given up
+        if guilty & set(fields["link"] or ()):
+            well.clear()
         if peer is not None and well:  # of a receive from any, who has nothing to send is named too
             return f"the verdict on a message blames {sorted(well)}"
         if peer is not None and peer not in self._entered[step] and peer not in blamed:
