@@ -56,7 +56,7 @@ class AsyncConnection:
             RingdError: it was not posted; its memory is free again.
         """
         try:
-            self._send(self.state.submit(operation, operation.left_s(time.monotonic())))
+            self._send(self.state.submit(operation))
         except RingdError as exc:
             operation.withdraw(exc)
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import time
 from dataclasses import dataclass
@@ -200,13 +201,28 @@ def _too_late(path: str, begun: float, deadline: Deadline) -> bool:
 
 
 def _say_hello(transport: Transport, deadline: Deadline) -> None:
-    hello = {"version": ipc.VERSION, "role": "trainer", "timeout_s": deadline.left_s}
+    clock = time.monotonic()
+    hello = {
+        "version": ipc.VERSION,
+        "role": "trainer",
+        "timeout_s": max(deadline.at - clock, 0.001),
+        "clock": clock,
+        "time_namespace": _time_namespace(),
+    }
     stack = _stack.offered()
     if stack is None:
         transport.send(ipc.pack(ipc.HELLO, hello))
     else:
         hello["stack_signal"] = stack.signal
         transport.send_with_fd(ipc.pack(ipc.HELLO, hello), stack.fd)
+
+
+def _time_namespace() -> int:
+    """Which one this process is in; 0: not known. Deadlines on our clock mean nothing elsewhere."""
+    try:
+        return os.stat("/proc/self/ns/time").st_ino
+    except OSError:
+        return 0
 
 
 def _membership(answer: bytes | memoryview, path: str) -> Membership:

@@ -255,24 +255,30 @@ class Caller(ABC):
                 return operations[:n], exc
         return operations, None
 
-    def _refuse(self, collective: str, refusal: RingdError) -> None:
+    def _refuse(self, collective: str, refusal: RingdError, call: str = "") -> None:
         """Take a refused call's place in the order; what stands in the way is told later.
 
         A message has no place in the order.
+
+        Args:
+            call: what others are told of, where that is more than the ``collective``.
         """
         if collective not in POINT_TO_POINT:
+            if call:
+                refusal = type(refusal)(refusal.message, call=call)
             packed = poison_spec(collective, self._place.group).packed
             with contextlib.suppress(RingdError):
                 self._post_poison(packed, refusal)
 
     @contextlib.contextmanager
-    def _refusing(self, collective: str) -> Iterator[None]:
-        """For checks that come before a call's first operation: what they refuse is poisoned."""
+    def _refusing(self, collective: str, call: str = "") -> Iterator[None]:
+        """For checks before the first operation, a ``collective``, of a ``call``: what they refuse
+        is poisoned."""
         self._state.admit_call(self._place.group, self.epoch)
         try:
             yield
         except (InvalidTensorError, InvalidArgumentError, UnsupportedTypeError) as refusal:
-            self._refuse(collective, refusal)
+            self._refuse(collective, refusal, call)
             raise
 
     def _collecting(self) -> Batch | None:

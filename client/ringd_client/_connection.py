@@ -65,7 +65,7 @@ class Connection:
             RingdError: it was not posted; its memory is free again.
             ReentrantCallError: likewise, in a signal handler.
         """
-        self._send(operation, self.state.submit, operation.left_s(time.monotonic()))
+        self._send(operation, self.state.submit)
         if operation.detached:
             self._progress.attend()
 

@@ -202,7 +202,7 @@ class ClientState:
             self.groups.discard(group)
         return was_open
 
-    def submit(self, operation: Operation[Any], remaining_s: float) -> bytes:
+    def submit(self, operation: Operation[Any]) -> bytes:
         """The datagram that posts an operation.
 
         Raises:
@@ -219,7 +219,7 @@ class ClientState:
                 ipc.SUBMIT,
                 self._register(operation),
                 operation.packed,
-                remaining_s,
+                operation.began + operation.bound.timeout_s,
                 operation.recv_timeout_s,
                 operation.segment,
                 operation.offset,
@@ -240,7 +240,8 @@ class ClientState:
         self._last_request += 1
         # Only what the peers are told: the fields may hold whatever the caller gave us.
         message = error.message[:MAX_REFUSAL_CHARS].encode(errors="replace").decode()
-        told = {"code": error.code, "message": message, "fields": {}}
+        call = error.fields.get("call")
+        told = {"code": error.code, "message": message, "fields": {"call": call} if call else {}}
         return ipc.pack(ipc.POISON, self._last_request, packed, told)
 
     def ask_status(self, operation: Operation[Any], scope: str) -> bytes:

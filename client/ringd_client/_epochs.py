@@ -105,14 +105,16 @@ def reform(caller: Caller, *, min_size: int = 1, timeout_s: float = 60.0) -> Ste
     state = caller._state
     if state.reforms:
         raise InvalidArgumentError("another reform of this communicator has not ended yet")
+    began = time.monotonic()
     wish = {
         "min_size": int(min_size),
         "timeout_s": bound.timeout_s,
+        "deadline": began + bound.timeout_s,
         "epoch": state.epoch,
         "heard": state.heard,
     }
     question = Question("reform", ipc.REFORM, wish, ends_epoch=True)
-    question.begin(time.monotonic(), bound)
+    question.begin(began, bound)
     try:
         yield question
     finally:

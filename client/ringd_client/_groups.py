@@ -40,7 +40,7 @@ def split(
     import numpy as np
 
     budget = Budget(caller, timeout_s)
-    with caller._refusing(Collective.ALL_GATHER.value):
+    with caller._refusing(Collective.ALL_GATHER.value, "split"):
         checked_default(default_timeout_s)
         ours = (color is not None, 0 if color is None else _word("color", color), _word("key", key))
     everybody = np.empty((caller.world_size, len(ours)), np.int64)

@@ -88,7 +88,7 @@ def all_gather_object(
     Cost: one all_gather of 1 KiB per rank if no object is larger; else another one of the rest.
     """
     budget = Budget(caller, timeout_s)
-    with caller._refusing("all_gather"):
+    with caller._refusing("all_gather", "all_gather_object"):
         terms = _Terms(_checked_limit(max_object_bytes), -1)
         data = _packed(obj)
     heads, lengths = yield from _all_heads(caller, terms, data, timeout_s, budget)
@@ -124,7 +124,7 @@ def gather_object(
     Cost: one all_gather of 1 KiB per rank if no object is larger; else also a gather of the rest.
     """
     budget = Budget(caller, timeout_s)
-    with caller._refusing("all_gather"):
+    with caller._refusing("all_gather", "gather_object"):
         terms = _checked_terms(caller, max_object_bytes, root)
         data = _packed(obj)
     heads, lengths = yield from _all_heads(caller, terms, data, timeout_s, budget)
@@ -174,7 +174,7 @@ def broadcast_within(
     budget: Budget,
 ) -> Steps[Any]:
     """As :func:`broadcast_object`, as a part of a call with this budget."""
-    with caller._refusing("all_reduce"):
+    with caller._refusing("all_reduce", "broadcast_object"):
         terms = _checked_terms(caller, max_object_bytes, root)
         data = _packed(obj) if terms.root == caller.rank else b""
     head = _head(terms, data)
@@ -215,7 +215,7 @@ def scatter_object(
     import numpy as np
 
     budget = Budget(caller, timeout_s)
-    with caller._refusing("all_reduce"):
+    with caller._refusing("all_reduce", "scatter_object"):
         terms = _checked_terms(caller, max_object_bytes, root)
         is_root = terms.root == caller.rank
         packed = _all_packed(caller, objs) if is_root else [b""] * caller.world_size

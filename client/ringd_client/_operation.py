@@ -162,10 +162,6 @@ class Operation(Generic[T]):
         """The call's deadline, from when it began."""
         return self.bound.timeout_s
 
-    def left_s(self, now: float) -> float:
-        """What is left of it, never quite nothing."""
-        return max(self.began + self.bound.timeout_s - now, 0.001)
-
     @property
     def group(self) -> int:
         """The number of the group it is for; 0: the world, or none."""

@@ -10,10 +10,10 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 from ringd.daemon.absent import daemons_missing, not_let_in, trainers_missing
+from ringd.daemon.answering import Answering
 from ringd.daemon.continuity import DaemonContinuity, Office
 from ringd.daemon.mesh import Mesh, Place
 from ringd.daemon.reforming import Reforming, Reply
@@ -152,6 +152,7 @@ class Node:
         )
         self._continuity.tie(self._agent.places, self._mesh)
         self._reforming = Reforming(self.engine, self._agent)
+        self._answering = Answering(self._agent, self._mesh)
         self._trainer: Trainer | None = None
         self._attach_timer: asyncio.TimerHandle | None = None
         self._attach_timeout_s = 0.0
@@ -259,7 +260,13 @@ class Node:
         self._forget_trainer(how, detail, raised if how == "raised" else None)
 
     def reform(
-        self, trainer: Trainer, min_size: Any, timeout_s: Any, reply: Reply, known: Any = None
+        self,
+        trainer: Trainer,
+        min_size: Any,
+        timeout_s: Any,
+        reply: Reply,
+        known: Any = None,
+        deadline: float | None = None,
     ) -> None:
         """The trainer asks for the next epoch; its operations in flight end before this returns.
 
@@ -267,11 +274,12 @@ class Node:
             reply: told how it ended, within ``timeout_s``; its facts are those of a welcome, and
                 those of ``Reforming.answer_of``.
             known: the epoch that the trainer's program knows of; None: the present one.
+            deadline: the end of ``timeout_s`` in loop time, where that began earlier than now.
         """
         if trainer is not self._trainer or not self._started:
             reply(RendezvousError("this rank takes part in no epoch yet"), None)
             return
-        self._reforming.begin(min_size, timeout_s, reply, known)
+        self._reforming.begin(min_size, timeout_s, reply, known, deadline)
 
     def newcomers(self) -> list[int]:
         """Ranks whose trainer waits to be let in, as far as we were told."""
@@ -309,6 +317,10 @@ class Node:
         """An operation failed here; whether there will be a verdict of the rendezvous."""
         self._agent.op_failed(epoch, group, members, seq, error.to_wire())
         return self._agent.connected
+
+    def post_failed(self, question: dict[str, Any]) -> bool:
+        """A message came to its deadline; whether there will be a verdict on it."""
+        return self._agent.post_failed(question)
 
     def in_reach(self) -> bool:
         """Whether the rendezvous is."""
@@ -410,19 +422,19 @@ class Node:
 
     def on_inquiry(self, inquiry: int, epoch: int, group: int, lowest: int, seq: int) -> None:
         """The rendezvous asks all what they know of an operation."""
-        answer = self.engine.answer(group, lowest, epoch, seq)
-        trainer = self._trainer if self._started else None
-        if trainer is None:
-            self._answer(inquiry, answer, TrainerState(0, "none"))
-        elif answer["state"] != "absent":
-            self._answer(inquiry, answer, TrainerState(trainer.pid, "unknown"))
-        else:
-            trainer.inspect(partial(self._answer, inquiry, answer))
+        known = self.engine.answer(group, lowest, epoch, seq)
+        self._answering.answer(inquiry, known, self._trainer if self._started else None)
 
-    def _answer(self, inquiry: int, answer: dict[str, Any], trainer: TrainerState) -> None:
-        facts = {"trainer": trainer.state, "pid": trainer.pid, "stack": list(trainer.stack)}
-        unreached = [[peer, text] for peer, text in self._mesh.unreached().items()]
-        self._agent.op_answer(inquiry, {**answer, **facts, "unreached": unreached})
+    def on_post_inquiry(self, question: dict[str, Any]) -> None:
+        """The rendezvous asks what we know of a message."""
+        known = self.engine.mail.asking.answer(question)
+        trainer = self._trainer if self._started else None
+        self._answering.answer(question["inquiry"], known, trainer)
+
+    def on_post_verdict(self, verdict: dict[str, Any]) -> None:
+        """Why a message of ours did not come to its end."""
+        if verdict["epoch"] == self.engine.world.epoch:
+            self.engine.mail.asking.verdict(verdict["number"], verdict)
 
     def on_lost(self, lost: Lost) -> None:
         """A rank is gone without a goodbye."""

@@ -52,7 +52,14 @@ class Reforming:
         """The daemon of ``rank`` is known to be gone: it need not be asked."""
         self._gone.add(rank)
 
-    def begin(self, min_size: Any, timeout_s: Any, reply: Reply, known: Any = None) -> None:
+    def begin(
+        self,
+        min_size: Any,
+        timeout_s: Any,
+        reply: Reply,
+        known: Any = None,
+        deadline: float | None = None,
+    ) -> None:
         """End the epoch here, see who can be reached, then ask the rendezvous.
 
         A trainer that asks while its wish has no answer has given that up: this one takes its
@@ -64,6 +71,7 @@ class Reforming:
             min_size: how many ranks the next epoch must have.
             timeout_s: after so long ``reply`` is told that there is none.
             known: the last epoch that the program knows of; None: the last one it was told of.
+            deadline: the same in loop time; the earlier of both counts.
         """
         is_size = type(min_size) is int and min_size >= 1
         if not is_size or not isinstance(timeout_s, float) or not timeout_s > 0:
@@ -75,10 +83,13 @@ class Reforming:
         engine = self._engine
         earlier, self._reply = self._reply, reply
         self._min_size, self._timeout_s = min_size, timeout_s
-        self._until = engine.now() + timeout_s
+        now = engine.now()
+        self._until = now + timeout_s
+        if deadline is not None and deadline < self._until:
+            self._until = deadline
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = engine.loop.call_later(timeout_s, self._expire)
+        self._timer = engine.loop.call_later(max(self._until - now, 0.0), self._expire)
         if earlier is not None:
             earlier(
                 MembershipChangedError("a later reform() has taken the place of this one"), None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import math
 import os
 import socket
 import struct
@@ -67,6 +68,8 @@ class Session:
         self._watch: ProcessWatch | None = None
         self._inspector: Inspector | None = None
         self._role = ""
+        self._shift_s = 0.0
+        """Our clock minus the client's."""
         self._agree = (0, 0, 0)
         """Of the last agree that took a place in the order: request, epoch, seq."""
         self._pack = msgpack.Packer(autoreset=True).pack
@@ -122,14 +125,14 @@ class Session:
     def _handle(self, message: list[Any], fds: list[int]) -> None:
         kind = message[0]
         if kind == ipc.SUBMIT and self._role == "trainer":
-            _, request, spec, timeout_s, recv_timeout_s, segment, offset, local, bound = message
+            _, request, spec, deadline, recv_timeout_s, segment, offset, local, bound = message
             engine = self._node.engine
             seq = engine.world.next_seq if spec == _AGREE else None
             engine.submit(
                 spec,
                 partial(self._arena.region, segment, offset),
                 partial(self._done, request),
-                timeout_s=timeout_s or 0.0,
+                deadline=deadline + self._shift_s if deadline else None,
                 recv_timeout_s=recv_timeout_s or 0.0,
                 local=_checked_local(local),
                 bound=None if bound is None else checked_bound(bound),
@@ -191,7 +194,23 @@ class Session:
             )
             self._role = "trainer"
             self._watch = ProcessWatch(self._loop, self.pid, partial(self._lost, "ended"))
-            self._node.attach(self, float(hello.get("timeout_s") or 60.0))
+            self._node.attach(self, self._left_at_hello(hello))
+
+    def _left_at_hello(self, hello: dict[str, Any]) -> float:
+        """Learn the client's clock; what is left of the time for which it waits for the others.
+
+        Raises:
+            InvalidArgumentError: that is no clock.
+        """
+        timeout_s, clock = float(hello.get("timeout_s") or 60.0), hello.get("clock")
+        if clock is None:
+            return timeout_s
+        if type(clock) is not float or not math.isfinite(clock):
+            raise InvalidArgumentError("a clock is a number of seconds")
+        late_s = self._loop.time() - clock
+        if hello.get("time_namespace") != _time_namespace():
+            self._shift_s, late_s = late_s, 0.0
+        return max(timeout_s - max(late_s, 0.0), 0.001)
 
     def _reform(self, request: int, wish: dict[str, Any]) -> None:
         min_size, timeout_s = wish.get("min_size"), wish.get("timeout_s")
@@ -199,7 +218,9 @@ class Session:
         agree, epoch, seq = self._agree
         if type(heard) is int and agree > heard:
             self._node.engine.world.agree_unheard(epoch, seq)
-        self._node.reform(self, min_size, timeout_s, partial(self._done, request), known)
+        deadline = wish.get("deadline")
+        until = deadline + self._shift_s if deadline else None
+        self._node.reform(self, min_size, timeout_s, partial(self._done, request), known, until)
 
     def _status(self, request: int, scope: str) -> None:
         if scope == "group":
@@ -311,6 +332,14 @@ class Session:
     def mapped_bytes(self) -> int:
         """Shared memory of this client that is mapped here."""
         return self._arena.mapped_bytes
+
+
+def _time_namespace() -> int:
+    """Which one this process is in; 0: not known."""
+    try:
+        return os.stat("/proc/self/ns/time").st_ino
+    except OSError:
+        return 0
 
 
 def _checked_local(local: Any) -> int | tuple[int, ...] | None:

@@ -44,6 +44,10 @@ class Deadlines:
             self._ticking = True
             self._engine.loop.call_later(self._tick_s, self._tick)
 
+    def quiet_s(self, peer: int) -> float:
+        """For how long nothing has come from a peer, to the tick; 0.0: not known."""
+        return self._heard.get(peer, (0, 0.0))[1]
+
     def _tick(self) -> None:
         live = list(self._engine.live)
         mail = self._engine.mail
@@ -97,7 +101,7 @@ class Deadlines:
             return False
         if flow.link is None or not flow.link.ahead_of(flow.stream).has_entered(op.epoch, op.seq):
             return True
-        return self._heard.get(flow.peer, (0, 0.0))[1] >= SILENT_S
+        return self.quiet_s(flow.peer) >= SILENT_S
 
     def _check_silence(self, op: Operation, now: float, shown: set[int]) -> None:
         quiet = [flow.peer for flow in op.flows.values() if self._is_too_quiet(op, flow)]

@@ -18,6 +18,7 @@ from ringd.engine.busy_poll import BusyPoll
 from ringd.engine.compiler import Compiled, Splits
 from ringd.engine.deadlines import Deadlines
 from ringd.engine.endings import Endings
+from ringd.engine.engine_answers import NO_ANSWER
 from ringd.engine.group import Group
 from ringd.engine.groups import Groups
 from ringd.engine.landing import PIECE_BYTES, ScratchPool
@@ -70,18 +71,6 @@ class EngineOptions:
     resume_s: float = 5.0
 
 
-NO_ANSWER: dict[str, Any] = {
-    "entered_s": 0.0,
-    "idle_s": 0.0,
-    "waiting_on": [],
-    "bytes_done": 0,
-    "bytes_total": 0,
-    "flows": [],
-    "next_seq": 0,
-}
-"""What is said of an operation that is not in flight here."""
-
-
 class Surroundings(Protocol):
     """What the engine asks of the daemon around it."""
 
@@ -95,6 +84,9 @@ class Surroundings(Protocol):
 
     def in_reach(self) -> bool:
         """Whether the rendezvous is."""
+
+    def post_failed(self, question: dict[str, Any]) -> bool:
+        """Ask the rendezvous about a message that came to its deadline; whether it is in reach."""
 
     def link_down(self, peer: int, reason: str) -> None:
         """A link's connection broke; it is being made anew."""
@@ -146,7 +138,7 @@ class Engine:
         self.completed = 0
         self.groups = Groups(self, bring_torch)
         self.router = Router(self)
-        self.mail = Mail(self)
+        self.mail = Mail(self, surroundings)
         self.leaving = Leaving(self)
         self.probing = Probing(self)
         self.endings = Endings(self, surroundings)
@@ -180,6 +172,7 @@ class Engine:
         on_done: OnDone,
         *,
         timeout_s: float = 0.0,
+        deadline: float | None = None,
         recv_timeout_s: float = 0.0,
         local: Local = None,
         bound: Bound | None = None,
@@ -191,9 +184,12 @@ class Engine:
             region: gives the working region of so many bytes; may raise RingdError.
             on_done: called once, perhaps before this returns.
             timeout_s: deadline from now on, 0: the default.
+            deadline: the same in loop time; the earlier of both counts, so that one of another
+                clock does no harm.
             recv_timeout_s: limit of a peer's silence, 0: the default.
             local: what of the call is this rank's own.
-            bound: the deadline as it was asked for, for errors; None: ``timeout_s``.
+            bound: the deadline as it was asked for, for errors, and the longest that the call may
+                still take; None: ``timeout_s``.
         """
         in_flight = len(self.live) + len(self.mail.live)
         if in_flight >= self.options.max_in_flight:
@@ -204,7 +200,9 @@ class Engine:
         if bound is None:
             bound = Bound(timeout_s) if timeout_s else Bound(self.options.timeout_s, OF_DAEMON)
         times = times_of(bound, recv_timeout_s, self.options.recv_timeout_s)
-        until = self.now() + (timeout_s or self.options.timeout_s)
+        until = self.now() + (timeout_s or bound.timeout_s)
+        if deadline is not None and deadline < until:
+            until = deadline
         try:
             spec = unpack_spec(packed_spec)
             group = self._group_of(spec)
@@ -468,8 +466,16 @@ class Engine:
         if seq < group.next_seq:
             state = "failed" if seq in group.verdicts else "done"
             return {**NO_ANSWER, "state": state, "next_seq": group.next_seq}
-        idle_s = 0.0 if self.live else self.now() - self._idle_since
-        return {**NO_ANSWER, "state": "absent", "idle_s": idle_s, "next_seq": group.next_seq}
+        told = {"state": "absent", "idle_s": self.idle_s(), "next_seq": group.next_seq}
+        return {**NO_ANSWER, **told}
+
+    def idle_s(self) -> float:
+        """For how long no collective has been in flight."""
+        return 0.0 if self.live else self.now() - self._idle_since
+
+    def quiet_s(self, peer: int) -> float:
+        """For how long nothing has come from a peer, as far as somebody waits here."""
+        return self._deadlines.quiet_s(peer)
 
     def ended(self, op: Operation, error: RingdError | None) -> None:
         """``op`` is over; called by it."""

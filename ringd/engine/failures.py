@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ringd.engine.operation import Operation
     from ringd.engine.times import Times
 
+MAX_NAME = 64
+"""Characters of a call's name that are passed on."""
 _LATE = ("entered late", "never entered")
 """Cases of a verdict (``ringd.rendezvous.verdicts``) whose culprits may read it themselves."""
 
@@ -130,9 +132,14 @@ def _numbered(seq: int, group: int) -> str:
 def refused_locally(
     *, seq: int, epoch: int, rank: int, spec: OpSpec, cause: RingdError
 ) -> CollectiveMismatchError:
-    """A rank's own call was refused before a byte moved; its peers hear of it through this."""
+    """A rank's own call was refused before a byte moved; its peers hear of it through this.
+
+    A call of several operations is told by its own name, not as its first operation.
+    """
+    named = cause.fields.get("call")
+    call = named[:MAX_NAME] if isinstance(named, str) else str(spec)
     return CollectiveMismatchError(
-        f"{_numbered(seq, spec.group)} is void: on rank {rank} the call {spec} was refused "
+        f"{_numbered(seq, spec.group)} is void: on rank {rank} the call {call} was refused "
         f"({type(cause).__name__}: {cause.message}). Correct the call there; "
         f"{_next_call(spec.collective)}",
         op=spec.collective,
@@ -140,7 +147,7 @@ def refused_locally(
         epoch=epoch,
         seq=seq,
         ranks=[rank],
-        calls={str(rank): str(spec)},
+        calls={str(rank): call},
     )
 
 
@@ -285,10 +292,13 @@ def too_late(error: RingdError, rank: int) -> RingdError:
 
 
 def _own_part(error: RingdError, rank: int) -> str:
-    """What a rank reads of itself, if the verdict is that it came late."""
-    fields = error.fields
-    is_late = fields.get("case") in _LATE and rank in (fields.get("culprits") or ())
-    return ": this rank came late itself" if is_late else ""
+    """What a rank reads of itself, if the verdict is that it came late, or was stopped."""
+    if rank not in (error.fields.get("culprits") or ()):
+        return ""
+    case = error.fields.get("case")
+    if case == "trainer stopped":
+        return ": this rank was stopped"
+    return ": this rank came late itself" if case in _LATE else ""
 
 
 def partial(error: RingdError) -> RingdError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ringd.engine import message_errors
 from ringd.engine.landing import bin_for
+from ringd.engine.mail_asking import Asking
 from ringd.engine.mail_box import Mailbox
 from ringd.engine.mail_frames import (
     KEPT_ALLOWANCES,
@@ -34,7 +35,7 @@ from ringd.wire.decoder import Sink
 from ringd.wire.frame import CONNECTION_STREAM, FrameError
 
 if TYPE_CHECKING:
-    from ringd.engine.engine import Engine
+    from ringd.engine.engine import Engine, Surroundings
     from ringd.engine.group import Group
     from ringd.engine.link import Link
     from ringd.engine.times import Times
@@ -50,10 +51,12 @@ class Mail:
 
     Attributes:
         live: sends and receives in flight. While there are any, :meth:`tick` is to be called.
+        asking: those of them that wait for a verdict.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, surroundings: Surroundings) -> None:
         self.engine = engine
+        self.asking = Asking(engine, self, surroundings)
         self.live: dict[Post, None] = {}
         self._boxes: dict[int, Mailbox] = {}
         self._budgets: dict[int, Budget] = {}
@@ -99,7 +102,7 @@ class Mail:
         except (ValueError, TypeError, RingdError) as exc:
             on_done(exc if isinstance(exc, RingdError) else RingdError(str(exc)), None)
             return
-        box = self._box(group)
+        box = self.box(group)
         peer = ANY_SOURCE if spec.root == ANY_SOURCE else group.ranks[spec.root]
         post = (Send if spec.collective == SEND else Recv)(box, spec, peer, tag, mem, on_done)
         post.started = self.engine.now()
@@ -229,9 +232,9 @@ class Mail:
             return None
         if peer not in group.ranks:
             raise FrameError(f"rank {peer} is no member of group {group.number}")
-        return self._box(group)
+        return self.box(group)
 
-    def _box(self, group: Group) -> Mailbox:
+    def box(self, group: Group) -> Mailbox:
         """The group's mailbox, with what came before the group was known."""
         found = self._boxes.get(group.stream)
         if found is None:
@@ -258,13 +261,11 @@ class Mail:
             if now >= due and rank not in self.engine.links:
                 self._fall_silent(rank)
         for post in list(self.live):
-            if not post.live:
+            if not post.live or post.withdrawn:
                 continue
             expired = now >= post.deadline
             if expired or post.is_too_quiet(tick_s):
-                elapsed_s = now - post.started
-                error = message_errors.timed_out(post, elapsed_s=elapsed_s, quiet=not expired)
-                self._give_up(post, error)
+                self.asking.fail(post, quiet=not expired, elapsed_s=now - post.started)
 
     # Links and peers
 
@@ -375,7 +376,7 @@ class Mail:
 
     def group_freed(self, group: Group, error: RingdError) -> None:
         """A group is freed here: its mailbox is given back, what is in flight there ends."""
-        box = self._box(group)  # with what came early for it, which has to be answered too
+        box = self.box(group)  # with what came early for it, which has to be answered too
         there = message_errors.freed_there(self.engine.rank, group=group.number, epoch=group.epoch)
         for post in list(self.live):
             if post.box is box:

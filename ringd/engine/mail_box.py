@@ -259,6 +259,14 @@ class Mailbox:
             )
         return found
 
+    def came_from(self, peer: int) -> int:
+        """How many messages, and offers, came from a peer."""
+        return self._lane(peer).got
+
+    def sent_to(self, peer: int) -> int:
+        """How many messages, and offers, went to a peer."""
+        return self._lane(peer).sent
+
     def waiting_tags(self, source: int) -> list[int]:
         """The tags of messages from ``source`` (ANY_SOURCE: of all) that wait for a receive."""
         return self._matching.tags_from(source)

@@ -34,6 +34,7 @@ class Post:
     Attributes:
         peer: the other side as a rank of the world; ANY_SOURCE: a receive from any.
         link: what its segments travel on, once they do.
+        withdrawn: it failed and waits for the verdict; nothing of it moves.
     """
 
     __slots__ = (
@@ -49,6 +50,7 @@ class Post:
         "started",
         "tag",
         "times",
+        "withdrawn",
     )
 
     def __init__(
@@ -62,6 +64,7 @@ class Post:
         self.size_bytes = len(mem)
         self.on_done = on_done
         self.live = True
+        self.withdrawn = False
         self.link: Link | None = None
         self.times = NO_TIMES
         self.started = self.deadline = 0.0
@@ -87,11 +90,19 @@ class Post:
         """Whether a peer that owes bytes was silent for too long; asked once a tick."""
         return False
 
+    def withdraw(self) -> None:
+        """It failed: the region is out of bounds from now on."""
+        self.withdrawn = True
+        if self.link is not None:
+            self.link.release(self)
+        self.link = None
+        self.mem = _NOTHING
+
     def close(self, *, failed: bool) -> None:
         """It is over: the region is out of bounds from now on."""
         self.live = False
-        if failed and self.link is not None:
-            self.link.release(self)
+        if failed:
+            self.withdraw()
         self.link = None
         self.mem = _NOTHING
 
@@ -160,7 +171,7 @@ class Send(Post):
 
     def can_send(self) -> bool:
         """There is a segment to send."""
-        return self.live and self.send_i < self.n_sends
+        return self.live and not self.withdrawn and self.send_i < self.n_sends
 
     def send_next(self, flow: Send) -> None:
         """Send the next segment; its memory stays in use until it is acknowledged."""
@@ -178,7 +189,7 @@ class Send(Post):
     def released(self) -> None:
         """The peer acknowledged a segment."""
         self.acked += 1
-        if self.acked == self.n_sends and self.live:
+        if self.acked == self.n_sends and self.live and not self.withdrawn:
             self.box.finish(self)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from ringd.engine import failures
 from ringd.engine.message import Recv, Send
@@ -83,15 +84,45 @@ def _content(spec: OpSpec) -> str:
 def timed_out(post: Post, *, elapsed_s: float, quiet: bool) -> CollectiveTimeoutError:
     """The deadline passed, or (``quiet``) the sender was silent in the middle of a message."""
     setting, limit = failures.limit_of(post.times, quiet=quiet)
-    facts = post.facts()
-    cause = _send_waits_for(post) if isinstance(post, Send) else _recv_waits_for(post)
+    cause, look = _send_waits_for(post) if isinstance(post, Send) else _recv_waits_for(post)
     return CollectiveTimeoutError(
-        f"{describe(post)} ended at {limit}, after {elapsed_s:.2f} s: {cause} If it is only slow, "
-        f"raise {words(setting)}.",
-        **facts,
+        f"{describe(post)} ended at {limit}, after {elapsed_s:.2f} s: {cause}",
+        **post.facts(),
         elapsed_s=round(elapsed_s, 6),
         setting=setting,
+        culprits=[],
+        look=look,
     )
+
+
+def judged(own: CollectiveTimeoutError, verdict: Mapping[str, Any] | None) -> RingdError:
+    """A timeout as its caller sees it: with the verdict on it, or None: as this rank's own view.
+
+    Args:
+        verdict: the fields of "post_verdict".
+    """
+    fields = dict(own.fields)
+    look, setting = fields.pop("look"), words(fields["setting"])
+    slow = f"If it is only slow, raise {setting}."
+    if verdict is None:
+        text = f"{own.message} {look} {slow}" if look else f"{own.message} {slow}"
+        return CollectiveTimeoutError(text, **fields, partial=True)
+    culprits = verdict["culprits"]
+    told = {
+        "verdict": verdict["verdict"],
+        "case": verdict["case"],
+        "culprits": culprits,
+        "waiting_on": culprits or fields["waiting_on"],
+        "link": verdict["link"],
+        "stacks": verdict["stacks"],
+        "partial": False,
+    }
+    text = f"{own.message} {_sentence(verdict['text'])} {_sentence(verdict['advice'])}"
+    return CollectiveTimeoutError(f"{text} {slow}", **{**fields, **told})
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def describe(post: Post) -> str:
@@ -102,15 +133,15 @@ def describe(post: Post) -> str:
     return f"{post.spec.collective} of rank {post.box.rank} {way} {whom} with tag {post.tag}{group}"
 
 
-def _send_waits_for(send: Send) -> str:
+def _send_waits_for(send: Send) -> tuple[str, str]:
+    """What is known here, and where to look if nobody knows more."""
     peer = f"rank {send.peer}"
+    look = f"See what {peer} is doing (ringd status)."
     if send.taken:
-        return (
-            f"{peer} took it, and {send.bytes_done} of {send.size_bytes} bytes are acknowledged. "
-            f"See what {peer} is doing (ringd status)."
-        )
+        done = f"{send.bytes_done} of {send.size_bytes} bytes are acknowledged"
+        return f"{peer} took it, and {done}.", look
     if send.number < 0:
-        return f"there is no link to {peer} yet. See ringd status."
+        return f"there is no link to {peer} yet.", "See ringd status."
     cause = f"{peer} has not posted a matching receive (tag {send.tag})."
     theirs = send.box.offered_tags(send.peer)
     if theirs:
@@ -118,26 +149,24 @@ def _send_waits_for(send: Send) -> str:
             f" It waits itself, to send to rank {send.box.rank} with {_tags(theirs)}: two sends at "
             "each other need isend, or one side that receives first."
         )
-    else:
-        cause += f" See what {peer} is doing (ringd status)."
-    return cause
+        return cause, ""
+    return cause, look
 
 
-def _recv_waits_for(recv: Post) -> str:
+def _recv_waits_for(recv: Post) -> tuple[str, str]:
+    """What is known here, and where to look if nobody knows more."""
     assert isinstance(recv, Recv)
+    look = "See what it is doing (ringd status)."
     if recv.source >= 0:
-        return (
-            f"{recv.bytes_done} of {recv.size_bytes} bytes came from rank {recv.source}. See what "
-            f"it is doing (ringd status)."
-        )
+        done = f"{recv.bytes_done} of {recv.size_bytes} bytes"
+        return f"{done} came from rank {recv.source}.", look
     peer = "any rank" if recv.peer == ANY_SOURCE else f"rank {recv.peer}"
     cause = f"no message with tag {recv.tag} came from {peer}."
     others = recv.box.waiting_tags(recv.peer)
     if others:
         cause += f" Messages with {_tags(others)} from it wait here: do the tags agree?"
-    else:
-        cause += " See what it is doing (ringd status)."
-    return cause
+        return cause, ""
+    return cause, look
 
 
 def _tags(tags: list[int]) -> str:

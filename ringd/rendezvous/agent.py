@@ -20,7 +20,16 @@ from ringd.rendezvous.agent_events import (
 )
 from ringd.rendezvous.comeback import Comeback, Places
 from ringd.rendezvous.heart import Heart
-from ringd.rendezvous.intake import claim_fields, clip, lost_of, pairs, places_of, start_of
+from ringd.rendezvous.intake import (
+    claim_fields,
+    clip,
+    lost_of,
+    pairs,
+    places_of,
+    post_verdict_of,
+    question_of,
+    start_of,
+)
 from ringd.rendezvous.reach import RetrySettings, describe, reach
 from ringd.rendezvous.unsaid import Unsaid
 from ringd.transport.base import Address, Channel, Transport
@@ -276,6 +285,11 @@ class Agent:
         """What we know of an operation that we were asked about; see ``wire.control``."""
         self._send("op_answer", inquiry=inquiry, **answer)
 
+    def post_failed(self, question: dict[str, Any]) -> bool:
+        """A message came to its deadline; whether somebody heard it, so that a verdict follows."""
+        self._send("post_failed", **question)
+        return self.connected
+
     def want_link(self, peer: int) -> None:
         """Ask for a data connection to ``peer``: the lower of both ranks is told to dial."""
         self._send("want_link", peer=peer)
@@ -420,6 +434,14 @@ class Agent:
         names = ("inquiry", "epoch", "group", "lowest", "seq")
         self._events.on_inquiry(*(_int(fields, name) for name in names))
 
+    def _hear_inquire_post(self, fields: dict[str, Any]) -> None:
+        self._events.on_post_inquiry(question_of(fields))
+
+    def _hear_post_verdict(self, fields: dict[str, Any]) -> None:
+        verdict = post_verdict_of(fields)
+        self._unsaid.heard(verdict["verdict"])
+        self._events.on_post_verdict(verdict)
+
     def _hear_dial(self, fields: dict[str, Any]) -> None:
         self._events.on_dial(_int(fields, "peer"))
 
@@ -466,6 +488,8 @@ _HEARINGS: dict[str, Callable[[Agent, dict[str, Any]], None]] = {
     "lost": Agent._hear_lost,
     "abort": Agent._hear_abort,
     "inquire": Agent._hear_inquire,
+    "inquire_post": Agent._hear_inquire_post,
+    "post_verdict": Agent._hear_post_verdict,
     "dial": Agent._hear_dial,
     "report": Agent._hear_report,
     "status": Agent._hear_status,

@@ -73,6 +73,12 @@ class AgentEvents(Protocol):
     def on_inquiry(self, inquiry: int, epoch: int, group: int, lowest: int, seq: int) -> None:
         """What do we know of this operation? ``op_answer`` is to follow within 100 ms."""
 
+    def on_post_inquiry(self, question: dict[str, Any]) -> None:
+        """What do we know of a message? ``op_answer`` is to follow within 100 ms."""
+
+    def on_post_verdict(self, verdict: dict[str, Any]) -> None:
+        """The verdict on a message of ours: the fields of "post_verdict"."""
+
     def on_dial(self, peer: int) -> None:
         """``peer``, a higher rank, wants a data connection with us."""
 

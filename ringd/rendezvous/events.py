@@ -194,10 +194,64 @@ class OpFailed(FromDaemon):
         """Which operation of the epoch it is."""
         return (self.group, self.lowest, self.seq)
 
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """Who is asked what they know of it."""
+        return self.members
+
+    def question(self, inquiry: int) -> tuple[str, dict[str, Any]]:
+        """Type and fields of the message that asks."""
+        return "inquire", {
+            "inquiry": inquiry,
+            "epoch": self.epoch,
+            "group": self.group,
+            "lowest": self.lowest,
+            "seq": self.seq,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PostFailed(FromDaemon):
+    """A send or a receive of it came to its deadline.
+
+    Attributes:
+        members: the group's ranks.
+        number: its own, of this question.
+        op: "send" or "recv".
+        peers: who may be the other side, and how far the two have come: see ``wire.control``.
+    """
+
+    epoch: int
+    group: int
+    members: tuple[int, ...]
+    number: int
+    op: str
+    tag: int
+    peers: tuple[tuple[int, int], ...]
+
+    @property
+    def asked(self) -> tuple[int, ...]:
+        """Who is asked what they know of it: both sides."""
+        return (self.rank, *(peer for peer, _ in self.peers))
+
+    def question(self, inquiry: int) -> tuple[str, dict[str, Any]]:
+        """Type and fields of the message that asks."""
+        return "inquire_post", {
+            "inquiry": inquiry,
+            "epoch": self.epoch,
+            "group": self.group,
+            "lowest": min(self.members),
+            "rank": self.rank,
+            "number": self.number,
+            "op": self.op,
+            "tag": self.tag,
+            "peers": [list(pair) for pair in self.peers],
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class OpAnswered(FromDaemon):
-    """What it knows of an operation that was asked about."""
+    """What it knows of an operation, or a message, that was asked about."""
 
     inquiry: int
     answer: Answer

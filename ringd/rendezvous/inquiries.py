@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ringd.rendezvous.events import OpAnswered, OpFailed, Send
+from ringd.rendezvous.events import OpAnswered, OpFailed, PostFailed, Send
+from ringd.rendezvous.post_verdicts import judge_post
 from ringd.rendezvous.verdicts import Answer, Verdict, judge
 
 INQUIRY_S = 0.1
@@ -23,16 +24,18 @@ _MAY_BE_SLOW = frozenset({"never entered", "entered late", "slow link", "unknown
 
 @dataclass(slots=True)
 class Inquiry:
-    """One operation's."""
+    """One operation's, or one message's."""
 
     number: int
-    first: OpFailed
+    first: OpFailed | PostFailed
     due: float
     answers: dict[int, Answer] = field(default_factory=dict)
     awaited: set[int] = field(default_factory=set)
 
     def judge(self) -> Verdict:
         """The verdict on what was answered."""
+        if isinstance(self.first, PostFailed):
+            return judge_post(self.first, self.answers)
         return judge(self.answers, self.first.members, self.first.seq)
 
 
@@ -48,23 +51,19 @@ class Inquiries:
         """When the next one ends, whoever has not answered."""
         return next((inquiry.due for inquiry in self._open.values()), None)
 
-    def begin(self, failed: OpFailed, present: tuple[int, ...], now: float) -> Send | None:
-        """Ask the members that are here; None: it can't be asked, and has to be taken as it is."""
+    def begin(
+        self, failed: OpFailed | PostFailed, present: tuple[int, ...], now: float
+    ) -> Send | None:
+        """Ask those of its ranks that are here; None: it can't be asked, and has to be taken as it
+        is."""
         if len(self._open) >= MAX_INQUIRIES:
             return None
-        asked = tuple(rank for rank in failed.members if rank in present)
+        asked = tuple(rank for rank in failed.asked if rank in present)
         if not asked:
             return None
         self._last = number = self._last + 1
         self._open[number] = Inquiry(number, failed, now + INQUIRY_S, awaited=set(asked))
-        fields = {
-            "inquiry": number,
-            "epoch": failed.epoch,
-            "group": failed.group,
-            "lowest": failed.lowest,
-            "seq": failed.seq,
-        }
-        return Send(asked, "inquire", fields)
+        return Send(asked, *failed.question(number))
 
     def answer(self, event: OpAnswered) -> None:
         """A daemon's answer; one that nobody waits for is dropped."""

@@ -17,6 +17,7 @@ from ringd.rendezvous.events import (
     Lost,
     OpAnswered,
     OpFailed,
+    PostFailed,
     ReformWanted,
     Start,
     TrainerAttached,
@@ -24,7 +25,7 @@ from ringd.rendezvous.events import (
 )
 from ringd.rendezvous.verdicts import Answer, FlowView
 from ringd.transport.base import Address
-from ringd.vocabulary import MAX_WORLD
+from ringd.vocabulary import MAX_WORLD, POINT_TO_POINT
 from ringd.wire.control import field, int_list
 from ringd.wire.frame import FrameError
 from ringd.wire.raised import Raised
@@ -269,6 +270,41 @@ def _op_failed(rank: int, fields: Fields) -> FromDaemon:
     return OpFailed(rank, epoch, group, members, seq, field(fields, "error", dict))
 
 
+def _post_failed(rank: int, fields: Fields) -> FromDaemon:
+    epoch, group, number, tag = (field(fields, n, int) for n in ("epoch", "group", "number", "tag"))
+    members, op = tuple(int_list(fields, "members")), field(fields, "op", str)
+    peers = pairs(fields, "peers")
+    if not 1 <= len(members) <= MAX_WORLD or op not in POINT_TO_POINT:
+        raise FrameError(f"post_failed: a {op[:32]!r} in a group of {len(members)} ranks")
+    if not peers or len({p for p, _ in peers} & set(members) - {rank}) < len(peers):
+        raise FrameError("post_failed: the other side is no other member")
+    return PostFailed(rank, epoch, group, members, number, op, tag, peers)
+
+
+def question_of(fields: Fields) -> Fields:
+    """What "inquire_post" asks.
+
+    Raises:
+        FrameError: a field is missing or malformed.
+    """
+    names = ("inquiry", "epoch", "group", "lowest", "rank", "number", "tag")
+    asked: Fields = {name: field(fields, name, int) for name in names}
+    return {**asked, "op": field(fields, "op", str), "peers": pairs(fields, "peers")}
+
+
+def post_verdict_of(fields: Fields) -> Fields:
+    """What "post_verdict" says.
+
+    Raises:
+        FrameError: a field is missing or malformed.
+    """
+    texts = {name: clip(field(fields, name, str)) for name in ("verdict", "case", "text", "advice")}
+    link = None if fields.get("link") is None else int_list(fields, "link")
+    lists = {"culprits": int_list(fields, "culprits"), "link": link}
+    numbers = {name: field(fields, name, int) for name in ("epoch", "number")}
+    return {**numbers, **texts, **lists, "stacks": field(fields, "stacks", dict)}
+
+
 def _op_answered(rank: int, fields: Fields) -> FromDaemon:
     state: Any = field(fields, "state", str)
     if state not in _STATES:
@@ -328,6 +364,7 @@ _READERS: dict[str, Callable[[int, Fields], FromDaemon]] = {
     "link_lost": _link_lost,
     "op_failed": _op_failed,
     "op_answer": _op_answered,
+    "post_failed": _post_failed,
     "want_link": lambda rank, fields: LinkWanted(rank, field(fields, "peer", int)),
     "heartbeat": lambda rank, fields: Heartbeat(rank),
     "leave": lambda rank, fields: DaemonLeft(rank),

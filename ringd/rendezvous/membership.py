@@ -31,6 +31,7 @@ from ringd.rendezvous.events import (
     Lost,
     OpAnswered,
     OpFailed,
+    PostFailed,
     ReformWanted,
     Send,
     Tick,
@@ -233,7 +234,7 @@ class Membership:
                 return self._detach(seat, event)
             case LinkLost():
                 return self._link_lost(event, now)
-            case OpFailed():
+            case OpFailed() | PostFailed():
                 return self._op_failed(event, now)
             case OpAnswered():
                 self._sentences.answer(event)
@@ -483,7 +484,7 @@ class Membership:
 
     # Operations
 
-    def _op_failed(self, event: OpFailed, now: float) -> list[Instruction]:
+    def _op_failed(self, event: OpFailed | PostFailed, now: float) -> list[Instruction]:
         members = set(event.members)
         known = event.rank in members and max(members) < self.world_size
         if not known or len(members) < len(event.members):

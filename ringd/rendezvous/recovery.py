@@ -20,6 +20,7 @@ from ringd.rendezvous.events import (
     LinkLost,
     Lost,
     OpFailed,
+    PostFailed,
     Send,
     TrainerAttached,
     TrainerDetached,
@@ -234,4 +235,4 @@ def _needs_all(event: FromDaemon) -> bool:
     """What can't be judged, or leads to a next epoch, before every member is there."""
     if isinstance(event, OpFailed):
         return event.error.get("code") in ASKED_ABOUT
-    return isinstance(event, TrainerAttached | TrainerDetached | LinkLost)
+    return isinstance(event, TrainerAttached | TrainerDetached | LinkLost | PostFailed)

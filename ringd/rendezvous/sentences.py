@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ringd.rendezvous.events import OpAnswered, OpFailed, Send
-from ringd.rendezvous.inquiries import ASKED_ABOUT, Inquiries, error_of
+from ringd.rendezvous.events import OpAnswered, OpFailed, PostFailed, Send
+from ringd.rendezvous.inquiries import ASKED_ABOUT, Inquiries, Inquiry, error_of
+from ringd.rendezvous.post_verdicts import verdict_fields
 
 MAX_FAILED_OPS = 4096
 """Operations whose first error is remembered, so that later ones are not told."""
@@ -43,8 +44,11 @@ class Sentences:
         """What a daemon knows of an operation that was asked about."""
         self._inquiries.answer(event)
 
-    def report(self, event: OpFailed, now: float) -> list[Send]:
-        """An operation of the current epoch failed somewhere."""
+    def report(self, event: OpFailed | PostFailed, now: float) -> list[Send]:
+        """An operation, or a message, of the current epoch failed somewhere."""
+        if isinstance(event, PostFailed):
+            asked = self._inquiries.begin(event, self._present(), now)
+            return [] if asked is None else [asked]
         op = event.key
         if op in self._failed:
             return []
@@ -64,10 +68,15 @@ class Sentences:
 
     def ended(self, now: float) -> list[Send]:
         """The verdicts of inquiries that are complete, or due."""
-        return [
-            self._sentence(i.first, error_of(i.first, i.judge(), self._number()))
-            for i in self._inquiries.ended(now)
-        ]
+        return [self._judged(inquiry) for inquiry in self._inquiries.ended(now)]
+
+    def _judged(self, inquiry: Inquiry) -> Send:
+        """The verdict: of an operation for everybody, of a message for who asked."""
+        first, verdict, number = inquiry.first, inquiry.judge(), self._number()
+        if isinstance(first, OpFailed):
+            return self._sentence(first, error_of(first, verdict, number))
+        to = tuple(rank for rank in self._present() if rank == first.rank)
+        return Send(to, "post_verdict", verdict_fields(first, verdict, number))
 
     def _sentence(self, event: OpFailed, error: dict[str, Any]) -> Send:
         """Tell everybody how an operation ended, who reported it too."""

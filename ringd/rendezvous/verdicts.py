@@ -101,23 +101,45 @@ class Verdict:
     stacks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
-def judge(answers: Mapping[int, Answer], members: Collection[int], seq: int) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How what is judged is called.
+
+    Attributes:
+        absent: what an absent rank did not do; ``late``: what a late one did.
+        call: its name; ``same``: what an absent rank is to make.
+    """
+
+    absent: str = "never entered it"
+    late: str = "entered it"
+    call: str = "call"
+    same: str = "same call"
+
+
+_OPERATION = Words()
+
+
+def judge(
+    answers: Mapping[int, Answer], members: Collection[int], seq: int, words: Words = _OPERATION
+) -> Verdict:
     """The verdict on an operation that does not end.
 
     Args:
         answers: by rank; who is missing did not answer in time.
         members: the ranks of the operation's group.
         seq: its number.
+        words: how it is called.
     """
     roots = _roots(answers, members)
     if roots:  # then others that are missing too are named as well, waited for or not
         mute = tuple(rank for rank in sorted(members) if rank not in answers)
         absent = tuple(r for r in sorted(members) if r in answers and _is_absent(answers[r]))
         to_blame = tuple(rank for rank in absent if not _was_kept(answers[rank], answers))
-        return _of_ranks(answers, mute, to_blame if mute or to_blame else absent, seq)
+        blamed = to_blame if mute or to_blame else absent
+        return _of_ranks(answers, mute, blamed, seq, words)
     late = _late(answers)
     if late:
-        return _entered_late(answers, late)
+        return _entered_late(answers, late, words)
     return _of_links(answers)
 
 
@@ -151,14 +173,18 @@ def _roots(answers: Mapping[int, Answer], members: Collection[int]) -> tuple[int
 
 
 def _of_ranks(
-    answers: Mapping[int, Answer], mute: tuple[int, ...], absent: tuple[int, ...], seq: int
+    answers: Mapping[int, Answer],
+    mute: tuple[int, ...],
+    absent: tuple[int, ...],
+    seq: int,
+    words: Words,
 ) -> Verdict:
     by_case: dict[Case, list[int]] = {}
     for rank in mute:
         by_case.setdefault("daemon does not answer", []).append(rank)
     for rank in absent:
         by_case.setdefault(_why_absent(answers[rank]), []).append(rank)
-    texts = [_TEXTS[case].format(ranks_text(ranks)) for case, ranks in by_case.items()]
+    texts = [_said(case, ranks, answers, words) for case, ranks in by_case.items()]
     texts += [_where(answers[rank], seq) for rank in absent]
     first = next(iter(by_case))
     culprits = tuple(sorted((*mute, *absent)))
@@ -167,9 +193,25 @@ def _of_ranks(
         culprits=culprits,
         link=None,
         text="; ".join(text for text in texts if text),
-        advice=_ADVICE[first].format(ranks_text(culprits)),
+        advice=_advice(first, culprits, answers, words),
         stacks={rank: answers[rank].stack for rank in absent if answers[rank].stack},
     )
+
+
+def _said(case: Case, ranks: list[int], answers: Mapping[int, Answer], words: Words) -> str:
+    if case == "trainer stopped" and len(ranks) == 1 and (pid := answers[ranks[0]].pid):
+        whom = f"{ranks_text(ranks)} (process {pid})"
+        return _TEXTS[case].format(whom)
+    return _TEXTS[case].format(ranks_text(ranks), absent=words.absent)
+
+
+def _advice(
+    case: Case, culprits: tuple[int, ...], answers: Mapping[int, Answer], words: Words
+) -> str:
+    pids = [answers[r].pid for r in culprits if r in answers and answers[r].trainer == "stopped"]
+    pids = [pid for pid in pids if pid]
+    kill = " ".join(["kill -CONT", *map(str, pids)])
+    return _ADVICE[case].format(ranks_text(culprits), kill=kill, same=words.same)
 
 
 def _why_absent(answer: Answer) -> Case:
@@ -197,15 +239,15 @@ def _late(answers: Mapping[int, Answer]) -> tuple[int, ...]:
     return tuple(sorted(r for r, ago_s in entered.items() if ago_s < longest * LATE_SHARE))
 
 
-def _entered_late(answers: Mapping[int, Answer], late: tuple[int, ...]) -> Verdict:
+def _entered_late(answers: Mapping[int, Answer], late: tuple[int, ...], words: Words) -> Verdict:
     longest = max(answer.entered_s for answer in answers.values())
     by = ", ".join(f"rank {r} {longest - answers[r].entered_s:.2f} s" for r in late)
     return Verdict(
         case="entered late",
         culprits=late,
         link=None,
-        text=f"{ranks_text(late)} entered it late (after the first rank: {by})",
-        advice=f"Find out what keeps {ranks_text(late)} busy before the call",
+        text=f"{ranks_text(late)} {words.late} late (after the first rank: {by})",
+        advice=f"Find out what keeps {ranks_text(late)} busy before the {words.call}",
     )
 
 
@@ -301,14 +343,14 @@ def ranks_text(ranks: Collection[int]) -> str:
 
 
 _TEXTS: dict[Case, str] = {
-    "never entered": "{} never entered it",
+    "never entered": "{} {absent}",
     "trainer stopped": "the trainer of {} is stopped (SIGSTOP, or a debugger)",
     "no trainer attached": "{} has no trainer attached",
     "daemon does not answer": "the daemon of {} does not answer (stopped, or out of reach)",
 }
 _ADVICE: dict[Case, str] = {
-    "never entered": "Let {} make the same call",
-    "trainer stopped": "Continue the trainer of {} (kill -CONT), or end it",
+    "never entered": "Let {} make the {same}",
+    "trainer stopped": "Continue the trainer of {} ({kill}), or end it",
     "no trainer attached": "Start the trainer of {} anew and connect again",
     "daemon does not answer": "Look at the daemon of {} and its host (ringd status)",
 }

@@ -121,7 +121,12 @@ class SimTrainer:
                 future.set_result((error, result))
 
         self.node.engine.submit(
-            spec.packed, lambda _size: region, done, timeout_s=timeout_s, local=local
+            spec.packed,
+            lambda _size: region,
+            done,
+            timeout_s=timeout_s,
+            deadline=self.node.loop.time() + timeout_s,
+            local=local,
         )
         return future
 

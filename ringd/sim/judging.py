@@ -42,6 +42,7 @@ class Judge:
         self.errors: dict[int, dict[int, RingdError]] = {}
         self.uneven: set[int] = set()
         self.messages_missed = False
+        self._missed_in: set[int] = set()
         self._held_up = False  # a receive from any source waited for one that had left
 
     @property
@@ -66,13 +67,35 @@ class Judge:
         if not self._fault.struck or effect == "none":
             return "there was no fault"
         if timed_out and self._may_expire:
-            self.messages_missed |= error.fields.get("op") in POINT_TO_POINT
-            return None
+            is_message = error.fields.get("op") in POINT_TO_POINT
+            if is_message:
+                self.messages_missed = True
+                self._missed_in.add(step)
+            return self._misnamed_message(rank, step, error) if is_message else None
         if self.messages_missed and isinstance(error, CollectiveMismatchError):
             return None
         if effect != "lost":
             return "no fault explains it"
         return self._of_victim(error) if rank == self._fault.victim else self._of_another(error)
+
+    def _misnamed_message(self, rank: int, step: int, error: RingdError) -> str | None:
+        """Who is blamed for a send or a receive that came to its deadline without being guilty; or
+        who is not, though its program has not come to the other side of it."""
+        fault, fields, now = self._fault, error.fields, self._loop.time()
+        if fields["partial"] or fault.kind.effect != "held up" or self._is_changing(now):
+            return None  # its peer's view, which blames nobody; or whom to blame is not plain
+        if self._missed_in != {step} or fields["peer"] in self.errors[step]:
+            return None  # what its peer sent may have gone to another receive, or was given up
+        blamed, peer = set(fields["culprits"]), fields["peer"]
+        guilty = {fault.victim} | ({fault.other} if fault.kind.link else set())
+        well = {r for r in blamed - guilty if not self._was_late(r, step, now)}
+        if guilty & set(fields["link"] or ()):
+            well.clear()
+        if peer is not None and well:  # of a receive from any, who has nothing to send is named too
+            return f"the verdict on a message blames {sorted(well)}"
+        if peer is not None and peer not in self._entered[step] and peer not in blamed:
+            return f"the verdict on a message does not blame rank {peer}, which never came to it"
+        return None
 
     def _of_victim(self, error: RingdError) -> str | None:
         """Its own error: a peer may tell it that it is lost, who can't say more than that."""

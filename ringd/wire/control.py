@@ -21,6 +21,9 @@ Daemon to rendezvous::
                 trainer, pid, stack [frames], next_seq,
                 flows [[peer, owed, received, withheld, quiet_s], ...] in bytes and seconds,
                 unreached [[peer, text], ...] | missing   whom it has dialled in vain so far
+    post_failed epoch, group, members [ranks], number, op, tag, peers [[rank, count], ...]
+                                      a send or receive came to its deadline; count: what came from
+                                      that rank, or the send's number; -1: they were matched
     want_link   peer                  ask the lower rank to dial us
     heartbeat                         answered with the same
     status      request               a client asks for the whole group's state
@@ -38,6 +41,9 @@ Rendezvous to daemon::
     changed     epoch, rank           it is over: that rank asked for the next one
     not_reformed attempt, text, quorum, epoch, here [ranks], missing [ranks]   answers "reform"
     inquire     inquiry, epoch, group, lowest, seq   lowest: the lowest rank of that group
+    inquire_post inquiry, epoch, group, lowest, rank, number, op, tag, peers   answered likewise
+    post_verdict epoch, number, verdict, case, culprits [ranks], link [a, b] | nil, text, advice,
+                stacks {rank: [frames]}              the verdict on a message, for who asked
     abort       epoch, group, lowest, seq, error     the verdict, for all ranks
     lost        rank, case, detail, epoch, verdict, link [a, b] | nil (a lost b),
                 exception {type, message, file, line} | nil   why the epoch is over

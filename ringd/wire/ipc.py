@@ -2,17 +2,17 @@
 
 Client to daemon::
 
-    [HELLO, {"version", "role": "trainer" | "observer", "timeout_s", "stack_signal"}]
-                                                     + one file descriptor with a stack_signal
+    [HELLO, {"version", "role": "trainer" | "observer", "timeout_s", "clock", "time_namespace",
+             "stack_signal"}]                        + one file descriptor with a stack_signal
     [SEGMENT, segment, size_bytes]                   + one file descriptor
     [DROP_SEGMENT, segment]
-    [SUBMIT, request, spec, timeout_s, recv_timeout_s, segment, offset, local, bound]
+    [SUBMIT, request, spec, deadline, recv_timeout_s, segment, offset, local, bound]
     [POISON, request, spec, error]                   the call was refused locally
     [FREE_GROUP, group]                              no call on it follows
     [OPEN_GROUP, request, group, ranks]              members agreed on the number elsewhere
     [STATUS, request, scope]                         scope: "daemon" | "group"
     [DUMP, request]                                  what the flight recorder holds
-    [REFORM, request, {"min_size", "timeout_s", "epoch", "heard"}]
+    [REFORM, request, {"min_size", "timeout_s", "deadline", "epoch", "heard"}]
                                                      the next epoch is wanted; this one is over
     [NEWCOMERS, request]                             who waits to be let in
     [GOODBYE, {"how": "closed" | "raised", "detail": str,
@@ -31,14 +31,17 @@ Daemon to client::
 starts (segment 0: none, for an empty region; see ``ringd.schedules.layout`` for what lies in it).
 On ``stack_signal`` the main thread writes its Python stack to the memfd that comes with it
 (faulthandler; absent: it does not). ``exception``, with "raised", is what ended the program's work.
-Times are seconds; None or 0: the default. ``timeout_s`` is what is left of the call's deadline;
-``bound`` is what that was: [seconds as asked for, whose setting], see ``ringd.wire.bounds``; None:
-not known. REFORM's ``epoch`` is the last one that the program was told of, ``heard`` the request of
-the last agree of the world whose answer it has got (0: none). ``local`` is
-what may differ between ranks: of all_to_all the rows for each rank and then from each rank, of send
-and recv the tag, else None. ``result`` is the sender's rank for recv; of REFORM a map like
-WELCOME's and "lost", "joined" [ranks], "completed_by_all", "completed_by_any", "agreed" (bool or
-None); of NEWCOMERS ranks; else None.
+Times are seconds; None or 0: the default. A ``deadline`` is absolute, on the client's
+CLOCK_MONOTONIC: it says the same however late the daemon reads it. HELLO's ``clock`` is that clock
+when it was sent (``timeout_s`` counts from there), ``time_namespace`` the inode of
+/proc/self/ns/time (0: not known): in another one than the daemon's the difference of the clocks is
+taken from ``clock``. ``bound`` is what the deadline was: [seconds as asked for, whose setting], see
+``ringd.wire.bounds``; None: not known. REFORM's ``epoch`` is the last one that the program was told
+of, ``heard`` the request of the last agree of the world whose answer it has got (0: none).
+``local`` is what may differ between ranks: of all_to_all the rows for each rank and then from each
+rank, of send and recv the tag, else None. ``result`` is the sender's rank for recv; of REFORM a map
+like WELCOME's and "lost", "joined" [ranks], "completed_by_all", "completed_by_any", "agreed" (bool
+or None); of NEWCOMERS ranks; else None.
 OPEN_GROUP's ``ranks`` are in the order of the group.
 """
 
@@ -48,7 +51,7 @@ from typing import Any
 
 import msgpack
 
-VERSION = 1
+VERSION = 2
 MAX_MESSAGE_BYTES = 128 * 1024
 DUMP_PIECE_BYTES = 64 * 1024
 

@@ -13,6 +13,7 @@ import mmap
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +32,7 @@ Script = Callable[["Submitted"], RingdError | str | None]
 
 @dataclass
 class Submitted:
-    """A SUBMIT as it came."""
+    """A SUBMIT as it came; ``timeout_s``: what was left of its deadline then."""
 
     request: int
     spec: OpSpec
@@ -189,7 +190,8 @@ class StubDaemon:
         elif kind == ipc.DROP_SEGMENT:
             self.segments.pop(body[0]).close()
         elif kind == ipc.SUBMIT:
-            self._submit(Submitted(body[0], unpack_spec(body[1]), *body[2:]))
+            left_s = body[2] - time.monotonic()
+            self._submit(Submitted(body[0], unpack_spec(body[1]), left_s, *body[3:]))
         elif kind == ipc.POISON:
             self._poison(unpack_spec(body[1]), body[2])
         elif kind == ipc.FREE_GROUP:

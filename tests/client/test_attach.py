@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -47,8 +48,10 @@ def test_hello_says_version_role_and_the_time_that_is_left(
     connect(socket=daemon.path, timeout_s=5)
     kind, body = daemon.log[0]
     assert kind == ipc.HELLO
-    assert (body["version"], body["role"]) == (1, "trainer")
+    assert (body["version"], body["role"]) == (ipc.VERSION, "trainer")
     assert 4 < body["timeout_s"] <= 5
+    assert 0 <= time.monotonic() - body["clock"] < 5
+    assert body["time_namespace"] == os.stat("/proc/self/ns/time").st_ino
 
 
 def test_the_place_in_the_group_comes_from_the_daemon(daemon: StubDaemon) -> None:

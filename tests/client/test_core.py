@@ -49,7 +49,7 @@ def new_operation(settled: Settled | None = None) -> Operation[Any]:
 
 def submitted(state: ClientState, settled: Settled | None = None) -> Operation[Any]:
     operation = new_operation(settled)
-    state.submit(operation, 1.0)
+    state.submit(operation)
     return operation
 
 
@@ -65,9 +65,9 @@ def test_a_submission_is_the_message_of_the_protocol() -> None:
     operation = new_operation()
     operation.recv_timeout_s = 0.5
     operation.local = (1, 2)
-    operation.bound = Bound(20.0, OF_COMMUNICATOR)
-    expected = [ipc.SUBMIT, 1, b"spec", 12.5, 0.5, 3, 4096, [1, 2], [20.0, 1]]
-    assert ipc.unpack(state.submit(operation, 12.5)) == expected
+    operation.began, operation.bound = 1000.5, Bound(20.0, OF_COMMUNICATOR)
+    expected = [ipc.SUBMIT, 1, b"spec", 1020.5, 0.5, 3, 4096, [1, 2], [20.0, 1]]
+    assert ipc.unpack(state.submit(operation)) == expected
     error = InvalidArgumentError("no")
     assert ipc.unpack(state.poison(b"bad", error)) == [ipc.POISON, 2, b"bad", error.to_wire()]
     assert list(state.pending) == [1]  # nobody answers a poison
@@ -120,7 +120,7 @@ def test_the_highest_number_of_a_group_counts_until_the_next_epoch() -> None:
 def test_to_open_a_group_is_a_question_with_its_number_and_members() -> None:
     state = ClientState(rank=0)
     question = Question("open a group", ipc.OPEN_GROUP, 3, (2, 0))
-    assert ipc.unpack(state.submit(question, 1.0)) == [ipc.OPEN_GROUP, 1, 3, [2, 0]]
+    assert ipc.unpack(state.submit(question)) == [ipc.OPEN_GROUP, 1, 3, [2, 0]]
     assert state.receive(done(question)) == (question,)
 
 
@@ -336,7 +336,7 @@ def test_detached_operations_are_counted_until_they_are_answered() -> None:
     assert state.attended
     operation = new_operation()
     operation.detached = True
-    state.submit(operation, 1.0)
+    state.submit(operation)
     assert not state.attended
     state.receive(done(operation))
     assert state.attended

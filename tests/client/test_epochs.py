@@ -103,7 +103,9 @@ def test_reform_tells_who_is_there_and_the_communicator_has_its_new_place(
     assert gathered(comm) == [0.0, -1.0, 200.0]
     daemon.next_place = NEXT
     assert comm.reform(min_size=2, timeout_s=9) == REFORMED
-    assert daemon.reforms == [{"min_size": 2, "timeout_s": 9.0, "epoch": 4, "heard": 0}]
+    [wish] = daemon.reforms
+    assert 0 < wish.pop("deadline") - time.monotonic() <= 9
+    assert wish == {"min_size": 2, "timeout_s": 9.0, "epoch": 4, "heard": 0}
     assert (comm.rank, comm.world_size, comm.epoch) == (2, 5, 5)
     assert comm.ranks == (0, 3, 1, 7, 4)
     assert repr(comm) == "<Communicator rank 2 of 5 (started as ranks 0, 3, 1, 7, 4), epoch 5>"

@@ -360,9 +360,32 @@ def test_a_refused_call_raises_and_takes_its_place_in_the_order(
     assert tensor.tolist() == [3, 3, 3]
     ((spec, told),) = daemon.poisons
     assert spec == OpSpec(collective, "", "", ())
+    told["fields"].pop("call", None)  # see the next test
     assert told == {"code": error.code, "message": caught.value.message, "fields": {}}
     assert [s.spec.collective for s in daemon.submitted] == ["all_reduce"]
     assert ONES.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda c: c.all_gather_object({1}), "all_gather_object"),
+        (lambda c: c.gather_object({1}, 1), "gather_object"),
+        (lambda c: c.broadcast_object({1}, c.rank), "broadcast_object"),
+        (lambda c: c.scatter_object([{1}] * 3, c.rank), "scatter_object"),
+        (lambda c: c.split("red"), "split"),
+        (lambda c: c.barrier(timeout_s=0), None),
+    ],
+)
+def test_a_call_of_several_operations_is_told_by_its_own_name(
+    comm: Communicator, daemon: StubDaemon, call: Callable[[Communicator], Any], name: str | None
+) -> None:
+    with pytest.raises(RingdError) as caught:
+        call(comm)
+    comm.barrier()
+    ((_, told),) = daemon.poisons
+    assert told["fields"] == ({} if name is None else {"call": name})
+    assert "call" not in caught.value.fields
 
 
 def test_asynchronous_calls_are_refused_when_they_begin(

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ringd.vocabulary import OpSpec
+from ringd.wire.bounds import Bound
 from tests.engine.scene import ALL_REDUCE, DELAY_S, TICK_S, VERDICT_S, Scene
 
 EXCHANGE = replace(ALL_REDUCE, algorithm="exchange")
@@ -25,6 +26,34 @@ def test_a_call_ends_at_its_deadline_and_at_most_a_tick_later(spec: OpSpec) -> N
         for one in ended:
             assert one.code == "timeout"
             assert 2.0 - MS <= one.took_s <= 2.0 + TICK_S + VERDICT_S
+
+    scene.run(main)
+
+
+@pytest.mark.parametrize("late_s", [0.5, 1.9, 30.0])
+def test_a_call_that_was_read_late_ends_when_it_would_have(late_s: float) -> None:
+    scene = Scene(3)
+
+    async def main() -> None:
+        began = scene.loop.time() - late_s  # its daemon stood still since
+        bound = Bound(2.0)
+        call = scene.call(0, EXCHANGE, timeout_s=0.0, deadline=began + 2.0, bound=bound)
+        [one] = await scene.all([call])
+        assert one.code == "timeout"
+        left_s = max(2.0 - late_s, 0.0)
+        assert left_s - MS <= one.took_s <= left_s + TICK_S + VERDICT_S + MS
+
+    scene.run(main)
+
+
+def test_a_deadline_of_another_clock_gives_no_call_more_than_it_asked_for() -> None:
+    scene = Scene(3)
+
+    async def main() -> None:
+        far = scene.loop.time() + 5000.0
+        bound = Bound(2.0)
+        [one] = await scene.all([scene.call(0, EXCHANGE, timeout_s=0.0, deadline=far, bound=bound)])
+        assert 2.0 - MS <= one.took_s <= 2.0 + TICK_S + VERDICT_S
 
     scene.run(main)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,7 @@ from tests.processes.programs import faults, messages
 
 Standing = Callable[[int], Daemons]
 MB = 1_000_000
+SLACK_S = 0.25 * WIDER
 
 
 def test_p1_tags_decide_which_receive_gets_which_message(standing: Standing) -> None:
@@ -129,3 +131,30 @@ def test_a_receiver_that_does_not_receive_makes_no_daemon_grow(
         assert after[rank] - before[rank] < 40 * MB, f"rank {rank}"
     assert group.complaints() == []
     assert [told["value"] for told in group.do(faults.call)] == [2.0] * 2
+
+
+def test_a_receive_whose_sender_sleeps_says_where_that_one_is(standing: Standing) -> None:
+    group = standing(3)
+    group.trainer(1).start(messages.dawdle)
+    told = group.trainer(0).do(messages.receive_from_who_sleeps, source=1, timeout_s=1.0)
+    assert told["error"] == "CollectiveTimeoutError", told
+    assert told["took_s"] < 1.0 + SLACK_S
+    fields = told["fields"]
+    assert (fields["case"], fields["culprits"], fields["partial"]) == ("never entered", [1], False)
+    assert "messages.py" in fields["stacks"]["1"][0]
+    assert fields["stacks"]["1"][0].endswith("in dawdle")
+    assert "Rank 1 never made the matching send; the trainer of rank 1 (process" in told["text"]
+    assert "in dawdle" in told["text"]
+    group.trainer(1).result()
+
+
+def test_a_receive_whose_sender_is_stopped_says_how_to_continue_it(standing: Standing) -> None:
+    group = standing(2)
+    sender = group.trainer(1)
+    sender.signal(signal.SIGSTOP)
+    try:
+        told = group.trainer(0).do(messages.receive_from_who_sleeps, source=1, timeout_s=1.0)
+    finally:
+        sender.signal(signal.SIGCONT)
+    assert (told["fields"]["case"], told["fields"]["culprits"]) == ("trainer stopped", [1])
+    assert f"kill -CONT {sender.pid}" in told["text"]

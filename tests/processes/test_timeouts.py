@@ -151,6 +151,35 @@ def test_the_client_keeps_its_own_clock_when_its_daemon_is_stopped(
         assert [again["value"] for again in group.do(faults.call)] == [float(n)] * n
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["before the call", "in mid-call"])
+def test_a_daemon_that_was_stopped_for_most_of_a_call_gives_it_no_more_time(
+    daemons: Callable[..., Daemons], *, before: bool
+) -> None:
+    group = daemons(3)
+    group.connect()
+    group.do(faults.call)
+    deadline_s = 2.0
+    if before:
+        group.daemon_signal(1, signal.SIGSTOP)
+    began = time.monotonic()
+    group.trainer(1).start(faults.call, timeout_s=deadline_s)
+    group.trainer(0).start(faults.call, timeout_s=60.0)  # rank 1's ends it for all
+    if not before:
+        until(lambda: group.status(1)["in_flight"] == 1, "rank 1 waits")
+        group.daemon_signal(1, signal.SIGSTOP)
+    try:
+        until(lambda: time.monotonic() > began + 0.6 * deadline_s, "most of its time is over")
+    finally:
+        group.daemon_signal(1, signal.SIGCONT)
+    for told in group.results(but=2):
+        assert told["error"] == "CollectiveTimeoutError", told
+        assert "daemon_state" not in told["fields"], told  # its daemon said it, in time
+        assert 2 in told["fields"]["culprits"], told
+        assert told["took_s"] < deadline_s + 0.25, told
+    group.trainer(2).do(faults.call)
+    assert [again["value"] for again in group.do(faults.call)] == [3.0] * 3
+
+
 def test_calls_that_a_stopped_daemon_had_not_read_count_when_it_goes_on(
     daemons: Callable[..., Daemons],
 ) -> None:

@@ -97,6 +97,16 @@ def to_oneself(stage: Stage) -> list[dict[str, Any]]:
     return [outcome(call) for call in wrong]
 
 
+def dawdle(stage: Stage) -> None:
+    """What keeps a rank from its send."""
+    time.sleep(3.0)
+
+
+def receive_from_who_sleeps(stage: Stage, source: int, timeout_s: float) -> dict[str, Any]:
+    """A receive that nobody sends for; how it ended."""
+    return outcome(lambda: stage.comm.recv(np.ones(3), source, timeout_s=timeout_s))
+
+
 def both_send(stage: Stage, timeout_s: float) -> dict[str, Any]:
     """P3: two blocking sends of 64 MB at each other; then a message that is received."""
     comm = stage.comm
