@@ -262,9 +262,10 @@ class Agent:
         self._unsaid.farewell(epoch, how, frame)
         self._send_frame(frame)
 
-    def link_lost(self, peer: int, reason: str, epoch: int) -> None:
-        """The data connection to ``peer`` ended without a goodbye."""
-        self._report(epoch, message("link_lost", peer=peer, reason=clip(reason), epoch=epoch))
+    def link_lost(self, peer: int, reason: str, epoch: int, *, own: bool = False) -> None:
+        """The data connection to ``peer`` ended without a goodbye; ``own``: it is our fault."""
+        fields = {"peer": peer, "reason": clip(reason), "epoch": epoch, "own": own}
+        self._report(epoch, message("link_lost", **fields))
 
     def op_failed(
         self, epoch: int, group: int, members: Sequence[int], seq: int, error: dict[str, Any]

@@ -55,6 +55,13 @@ def _victim(job: Job, rng: random.Random) -> int:
     return seat
 
 
+def _holder(job: Job) -> int:
+    (seat,) = job.cluster.holders()
+    job.note("strike", seat)
+    job.cluster.network.lift()  # a fuse that is left might hit a way to its successor
+    return seat
+
+
 async def _crash(job: Job, rng: random.Random) -> None:
     await _all_crash(job, rng, [_victim(job, rng)])
 
@@ -174,8 +181,7 @@ async def _rendezvous_stalls(job: Job, rng: random.Random) -> None:
 
 async def _embedder_dies(job: Job, rng: random.Random) -> None:
     """Its successor leads the others into the next epoch; started anew it has its place again."""
-    (seat,) = job.cluster.holders()
-    job.note("strike", seat)
+    seat = _holder(job)
     others = [other for other in range(job.cluster.n) if other != seat]
     steps, epoch = job.steps, max(job.epochs)
     job.cluster.crash(seat, rng.choice(DEATHS))
@@ -198,8 +204,7 @@ async def _embedder_dies(job: Job, rng: random.Random) -> None:
 async def _embedder_stalls(job: Job, rng: random.Random) -> None:
     """Its host stands still, long enough for a successor or not. If there is one, it yields when it
     goes on, and fresh ranks that know only its address are referred."""
-    (seat,) = job.cluster.holders()
-    job.note("strike", seat)
+    seat = _holder(job)
     job.struck.add(seat)
     job.cluster.network.stall(host(seat))
     await asyncio.sleep(rng.uniform(1.0, STALLED_S))
