@@ -12,6 +12,7 @@ from ringd.errors import (
     MembershipChangedError,
     PeerLostError,
     ProtocolError,
+    ResourceError,
     RingdError,
     from_wire,
 )
@@ -131,9 +132,10 @@ def refused_locally(
     *, seq: int, epoch: int, rank: int, spec: OpSpec, cause: RingdError
 ) -> CollectiveMismatchError:
     """A rank's own call was refused before a byte moved; its peers hear of it through this."""
+    remedy = "Mend that" if isinstance(cause, ResourceError) else "Correct the call"
     return CollectiveMismatchError(
         f"{_numbered(seq, spec.group)} is void: on rank {rank} the call {spec} was refused "
-        f"({type(cause).__name__}: {cause.message}). Correct the call there; "
+        f"({type(cause).__name__}: {cause.message}). {remedy} there; "
         f"{_next_call(spec.collective)}",
         op=spec.collective,
         group=spec.group,
