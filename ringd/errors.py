@@ -223,6 +223,17 @@ class ArenaFullError(RingdError, MemoryError):
     retry: ClassVar[Retry] = "same_epoch"
 
 
+class ResourceError(RingdError):
+    """A process of one rank has no file descriptor, or no memory, left for what was asked.
+
+    Fields: resource ("file descriptors" or "memory"), limit (None: not known), rank (None: not
+    known).
+    """
+
+    code: ClassVar[str] = "resource"
+    retry: ClassVar[Retry] = "same_epoch"
+
+
 class CommunicatorClosedError(RingdError):
     """The communicator was closed, or belongs to the parent of this process."""
 

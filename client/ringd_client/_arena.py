@@ -20,7 +20,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from ringd.errors import ArenaFullError
+from ringd.config.resources import DESCRIPTORS
+from ringd.errors import ArenaFullError, ResourceError
+from ringd_client._environment import out_of
 from ringd_client._lingering import Lingering
 from ringd_client._locks import OwnedLock, is_mine, let_go, reentrant
 from ringd_client._segments import PAGE_BYTES, Guest, Segment, new_memfd, size_class
@@ -81,6 +83,8 @@ class Arena:
         retract: tells the daemon that a segment is gone; raises nothing.
         lock: the one to use; default: a new one.
         catch_up: see :class:`Lingering`.
+        unmapped: numbers of segments that the daemon had no room for, as it comes to be known.
+        seat: our rank as errors call it; None: not known.
 
     Attributes:
         size_bytes: of all segments.
@@ -97,6 +101,8 @@ class Arena:
         retract: Callable[[int], None],
         lock: OwnedLock | None = None,
         catch_up: Callable[[], object] = lambda: None,
+        unmapped: deque[int] | None = None,
+        seat: int | None = None,
     ) -> None:
         self.limit_bytes = limit_bytes
         self._spare_bytes = min(limit_bytes, RETAIN_BYTES)
@@ -114,6 +120,8 @@ class Arena:
         self._freed_meanwhile: deque[Block] = deque()
         self._guests: list[Guest] = []
         self._departed: deque[Guest] = deque()
+        self._unmapped: deque[int] = deque() if unmapped is None else unmapped
+        self._seat = seat
         self._next_number = 1
         self._closed = threading.Event()
         self._reaper: threading.Thread | None = None
@@ -125,6 +133,7 @@ class Arena:
 
         Raises:
             ArenaFullError: there is no room below the cap, or the system has none.
+            ResourceError: this process has no file descriptor left.
             ReentrantCallError: this thread was interrupted in here.
         """
         if is_mine(self._lock):
@@ -132,7 +141,7 @@ class Arena:
         with self._lock:
             if self._returned or self._freed_meanwhile:
                 self._take_in_returned()
-            if self._departed:
+            if self._departed or self._unmapped:
                 self._see_off()
             cached = self._cached.get(size_bytes)
             block = cached.pop() if cached else self._carve_or_grow(size_bytes)
@@ -181,7 +190,7 @@ class Arena:
         segment.live -= 1
         if not segment.live:
             segment.idle_since = time.monotonic()
-        if not self._segments:
+        if not self._segments or segment.forsaken:
             return  # closed: the memory goes with its last tensor
         cached = self._cached.get(size_bytes)
         if cached is None:
@@ -273,6 +282,22 @@ class Arena:
                 self._guests = [other for other in self._guests if other is not guest]
                 self.guest_bytes -= guest.size_bytes
                 self._retract(guest.number)
+        while self._unmapped:
+            self._forsake(self._unmapped.popleft())
+
+    def _forsake(self, number: int) -> None:
+        """The daemon has no room for a segment: others are made in its place, as there may be
+        room by then. What tensors of ``comm.empty`` have of it stays theirs."""
+        for segment in self._segments:
+            if segment.number == number:
+                self._forget_cached(segment)
+                self._segments = [other for other in self._segments if other is not segment]
+                self.size_bytes -= segment.size_bytes
+                segment.forsaken = True
+                self._retract(number)
+        for guest in self._guests:
+            if guest.number == number:
+                self._departed.append(guest)
 
     # ------------------------------------------------------------ growing
 
@@ -320,12 +345,14 @@ class Arena:
         try:
             fd = new_memfd(segment_bytes)
         except OSError as exc:
-            raise self._full(wanted_bytes, f"the system refused more ({exc.strerror})") from exc
+            full = self._full(wanted_bytes, f"the system refused more ({exc.strerror})")
+            raise self._no_descriptor(exc) or full from exc
         try:
             segment = Segment(self._new_number(), fd, segment_bytes)
             self._announce(segment.number, segment_bytes, fd)
         except OSError as exc:
-            raise self._full(wanted_bytes, f"it can't be mapped ({exc.strerror})") from exc
+            full = self._full(wanted_bytes, f"it can't be mapped ({exc.strerror})")
+            raise self._no_descriptor(exc) or full from exc
         finally:
             os.close(fd)
         self.size_bytes += segment_bytes
@@ -349,6 +376,9 @@ class Arena:
             lent_bytes=self.lent_bytes,
             in_flight_bytes=in_operations,
         )
+
+    def _no_descriptor(self, error: OSError) -> ResourceError | None:
+        return out_of(error, self._seat) if error.errno in DESCRIPTORS else None
 
     # ------------------------------------------------------------ giving back
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import time
@@ -15,6 +16,7 @@ from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdErr
 from ringd.wire import ipc
 from ringd_client import _stack
 from ringd_client._core import MAX_IN_FLIGHT
+from ringd_client._environment import out_of
 from ringd_client._operation import GRACE_S
 from ringd_client._transport import Transport, dial
 
@@ -125,6 +127,7 @@ def attach(path: str, deadline: Deadline) -> tuple[Transport, Membership]:
 
     Raises:
         RendezvousError: the daemon refused, or somebody was missing at the deadline.
+        ResourceError: we, or the daemon, have no file descriptor left.
         DaemonLostError: no daemon there, or it went away.
         ConfigError: RINGD_STACK_SIGNAL is no good.
     """
@@ -139,9 +142,12 @@ def attach(path: str, deadline: Deadline) -> tuple[Transport, Membership]:
                     return transport, _membership(answer, path)
         raise _no_answer(path, deadline)
     except BaseException as exc:
-        transport.close()
+        error = exc
         if isinstance(exc, OSError) and not isinstance(exc, RingdError):
-            raise _gone(path) from exc
+            error = _why_ended(transport, exc, path)
+        transport.close()
+        if error is not exc:
+            raise error from exc
         raise
 
 
@@ -161,13 +167,14 @@ async def attach_async(path: str, deadline: Deadline) -> tuple[Transport, Member
         return transport, _membership(answer, path)
     except BaseException as exc:
         loop.remove_reader(transport.fileno())
+        error = exc
+        if isinstance(exc, TimeoutError) and not isinstance(exc, RingdError):
+            error = _no_answer(path, deadline)
+        elif isinstance(exc, OSError) and not isinstance(exc, RingdError):
+            error = _why_ended(transport, exc, path)
         transport.close()
-        if isinstance(exc, RingdError):
-            raise
-        if isinstance(exc, TimeoutError):
-            raise _no_answer(path, deadline) from None
-        if isinstance(exc, OSError):
-            raise _gone(path) from exc
+        if error is not exc:
+            raise error from exc
         raise
 
 
@@ -178,7 +185,7 @@ def _dial_patiently(path: str, deadline: Deadline) -> socket.socket:
             return dial(path)
         except OSError as exc:
             if not isinstance(exc, _NOT_YET) or _too_late(path, begun, deadline):
-                raise _nobody_listens(path, exc) from exc
+                raise out_of(exc) or _nobody_listens(path, exc) from exc
         time.sleep(DIAL_EVERY_S)
 
 
@@ -189,7 +196,7 @@ async def _dial_patiently_async(path: str, deadline: Deadline) -> socket.socket:
             return dial(path)
         except OSError as exc:
             if not isinstance(exc, _NOT_YET) or _too_late(path, begun, deadline):
-                raise _nobody_listens(path, exc) from exc
+                raise out_of(exc) or _nobody_listens(path, exc) from exc
         await asyncio.sleep(DIAL_EVERY_S)
 
 
@@ -254,6 +261,20 @@ def _nobody_listens(path: str, cause: OSError) -> DaemonLostError:
         "Start one with `ringd daemon`, or all of them with `ringd run`",
         socket=path,
     )
+
+
+def _why_ended(transport: Transport, cause: OSError, path: str) -> RingdError:
+    """What we have run out of; else the daemon's last words, which may have come all the same."""
+    if lack := out_of(cause):
+        return lack
+    with contextlib.suppress(OSError):
+        answer = transport.receive(wait=False)
+        if answer is not None and len(answer):
+            try:
+                _membership(answer, path)
+            except RingdError as error:
+                return error
+    return _gone(path)
 
 
 def _gone(path: str) -> DaemonLostError:

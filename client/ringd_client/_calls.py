@@ -24,6 +24,7 @@ from ringd.wire.bounds import OF_CALL, OF_COMMUNICATOR, OF_DAEMON, Bound
 from ringd_client._arena import Arena
 from ringd_client._attach import Membership, cut, is_positive
 from ringd_client._core import ClientState
+from ringd_client._environment import out_of
 from ringd_client._kinds import Kinds, poison_spec
 from ringd_client._operation import GRACE_S, Operation, UnsentError, withdraw
 from ringd_client._plan import Planner
@@ -326,9 +327,10 @@ def _listed(ranks: tuple[int, ...]) -> str:
     return f"{shown}, ..." if len(ranks) > RANKS_SHOWN else shown
 
 
-def unreadable(exc: Exception) -> InvalidTensorError:
-    """The error of a call one of whose arguments, most likely a tensor, raised when it was read."""
-    return InvalidTensorError(f"an argument can't be read: {exc!r}")
+def unreadable(exc: Exception) -> RingdError:
+    """The error of a call one of whose arguments, most likely a tensor, raised when it was read;
+    or what of its library was to be loaded for that."""
+    return out_of(exc) or InvalidTensorError(f"an argument can't be read: {exc!r}")
 
 
 def positive(name: str, value: float) -> float:

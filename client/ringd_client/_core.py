@@ -8,6 +8,7 @@ copies results out is the business of :mod:`ringd_client._connection` and
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any, Final
 
 import msgpack
@@ -18,6 +19,7 @@ from ringd.errors import (
     CommunicatorClosedError,
     DaemonLostError,
     MembershipChangedError,
+    ResourceError,
     RingdError,
     TooManyOperationsError,
     from_wire,
@@ -80,6 +82,7 @@ class ClientState:
         self.next_epoch = epoch
         self.heard = 0
         self.pending: dict[int, Operation[Any]] = {}
+        self.unmapped: deque[int] = deque()
         self.groups: set[int] = set()
         self.highest_group = 0
         self.ended: RingdError | None = None
@@ -413,6 +416,8 @@ class ClientState:
             return (last,) if last is not None and last.request == request else ()
         if error is not None:
             operation.answer = from_wire(error)
+            if isinstance(operation.answer, ResourceError) and "segment" in operation.answer.fields:
+                self.unmapped.append(operation.segment)
         elif result is not None:
             operation.output = result
         self.last_answered = operation

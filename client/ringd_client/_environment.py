@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 from ringd.config import environment
-from ringd.errors import ConfigError
+from ringd.config.resources import exhausted
+from ringd.errors import ConfigError, ResourceError
 from ringd_client._launch import launch_of
 
 DEFAULT_JOB = "default"
@@ -73,3 +76,13 @@ def adopts_storages() -> bool:
     raise ConfigError(
         f"{name} = {text!r}: allowed: true or false", key="adopt_storages", value=text
     )
+
+
+def out_of(error: BaseException, rank: int | None = None) -> ResourceError | None:
+    """What this process has run out of, where ``error`` says that it has; ``rank``: its own, else
+    what a launcher says."""
+    with contextlib.suppress(ConfigError):
+        launch = launch_of(environment.snapshot()) if rank is None else None
+        rank = rank if launch is None else launch.rank
+    whose = "this program" if rank is None else f"rank {rank}'s trainer"
+    return exhausted(error, f"{whose} (process {os.getpid()})", rank)

@@ -63,12 +63,14 @@ class Segment:
         address: where it begins.
         live: blocks in use.
         idle_since: the clock when ``live`` was last zero.
+        forsaken: the daemon does not have it, and blocks that come back are not used again.
     """
 
     __slots__ = (
         "_anchor",
         "_free",
         "address",
+        "forsaken",
         "idle_since",
         "live",
         "memory",
@@ -86,6 +88,7 @@ class Segment:
         self.address = ctypes.addressof(self._anchor)
         self.live = 0
         self.idle_since = 0.0
+        self.forsaken = False
         self._free: list[tuple[int, int]] = [(0, size_bytes)]
 
     def best_fit(self, size_bytes: int) -> int | None:
@@ -140,6 +143,7 @@ class Guest(Segment):
         self.view = memoryview(self.memory)
         self.live = 0
         self.idle_since = 0.0
+        self.forsaken = False
         self._free = []
         self.stands = stands
 

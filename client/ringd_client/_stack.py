@@ -65,10 +65,11 @@ def offered() -> StackFile | None:
             return former
         if former is not None:
             number = former.signal  # a fork has inherited it: taken, but by us
-        elif _is_taken(number):
-            _tell(f"signal {number} is in use by this program (RINGD_STACK_SIGNAL sets another)")
-            return None
         try:
+            if former is None and _is_taken(number):
+                in_use = f"signal {number} is in use by this program"
+                _tell(f"{in_use} (RINGD_STACK_SIGNAL sets another)")
+                return None
             _file = _register(number)
         except (OSError, RuntimeError) as exc:
             _tell(str(exc))

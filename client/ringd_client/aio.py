@@ -58,6 +58,8 @@ async def connect_async(
         connection.announce,
         connection.retract,
         catch_up=connection.catch_up,
+        unmapped=connection.state.unmapped,
+        seat=membership.seat,
     )
     return AsyncCommunicator(connection, arena, membership, default_timeout_s=default)
 

@@ -74,6 +74,8 @@ def connect(
         connection.retract,
         connection.memory,
         connection.advance,
+        connection.state.unmapped,
+        membership.seat,
     )
     return Communicator(connection, arena, membership, default_timeout_s=default)
 

@@ -34,6 +34,7 @@ _BY_ERROR: tuple[tuple[type[errors.RingdError], int], ...] = (
     (errors.MemoryInUseError, COLLECTIVE),
     (errors.DaemonLostError, COLLECTIVE),
     (errors.ArenaFullError, COLLECTIVE),
+    (errors.ResourceError, COLLECTIVE),
     (errors.CommunicatorClosedError, COLLECTIVE),
 )
 

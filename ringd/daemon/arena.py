@@ -8,7 +8,8 @@ import mmap
 import os
 import threading
 
-from ringd.errors import InvalidArgumentError
+from ringd.config.resources import exhausted
+from ringd.errors import InvalidArgumentError, ResourceError
 
 MAX_SEGMENTS = 4096
 POPULATE_BYTES = 64 * 1024 * 1024
@@ -19,11 +20,16 @@ _SEAL_SHRINK = 2
 class MappedArena:
     """Segments that one client handed over, by number. Memory is the client's; we map it."""
 
-    def __init__(self) -> None:
+    def __init__(self, rank: int | None = None) -> None:
         self._segments: dict[int, tuple[mmap.mmap, memoryview]] = {}
+        self._lacking: dict[int, ResourceError] = {}
+        self._rank = rank
 
-    def add(self, number: int, size_bytes: int, fd: int) -> None:
+    def add(self, number: int, size_bytes: int, fd: int) -> ResourceError | None:
         """Map a segment; takes over ``fd``.
+
+        Returns:
+            Why we have no room for it; then its regions can't be had, for the same reason.
 
         Raises:
             InvalidArgumentError: not a memfd that is sealed against shrinking, or too small (a
@@ -43,14 +49,33 @@ class MappedArena:
             populate = mmap.MAP_POPULATE if size_bytes <= POPULATE_BYTES else 0
             mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED | populate)
         except OSError as exc:
+            if exhausted(exc, ""):
+                return self.lack(number, exc)
             raise InvalidArgumentError(f"segment {number} can't be mapped: {exc}") from None
         finally:
             os.close(fd)
         self._segments[number] = (mapped, memoryview(mapped))
+        return None
+
+    def lack(self, number: int, cause: OSError) -> ResourceError:
+        """We have run out of what a segment needs; its regions can't be had until it is dropped.
+
+        Raises:
+            InvalidArgumentError: it is mapped, or there are too many.
+        """
+        if number in self._segments or len(self._lacking) >= MAX_SEGMENTS:
+            raise InvalidArgumentError(f"segment number {number} can't be taken")
+        whose = "the daemon" if self._rank is None else f"rank {self._rank}'s daemon"
+        error = exhausted(cause, whose, self._rank)
+        assert error is not None
+        error.fields["segment"] = number
+        self._lacking[number] = error
+        return error
 
     def drop(self, number: int) -> None:
         """Unmap a segment that the client took back."""
         found = self._segments.pop(number, None)
+        self._lacking.pop(number, None)
         if found is not None:
             mapped, view = found
             if len(view) <= POPULATE_BYTES:
@@ -63,9 +88,12 @@ class MappedArena:
 
         Raises:
             InvalidArgumentError: there is no such memory.
+            ResourceError: we had no room for the segment.
         """
         if not size_bytes:
             return memoryview(b"")
+        if number in self._lacking:
+            raise self._lacking[number].copy()
         found = self._segments.get(number)
         if found is None or offset < 0 or offset % 8 or offset + size_bytes > len(found[1]):
             raise InvalidArgumentError(
@@ -80,6 +108,7 @@ class MappedArena:
 
     def close(self) -> None:
         """Unmap all."""
+        self._lacking.clear()
         for number in list(self._segments):
             self.drop(number)
 

@@ -19,17 +19,26 @@ from ringd.rendezvous.addresses import is_any
 from ringd.rendezvous.events import Claim, Lost
 from ringd.rendezvous.observer import Standing, ask_standing, observer_credentials
 from ringd.rendezvous.service import RendezvousService, ServiceSettings
-from ringd.transport.base import Address, Transport
+from ringd.transport.base import Address, Listener, Transport
 from ringd.transport.connection import Connection, ConnectionHandler
-from ringd.transport.handshaking import Door
+from ringd.transport.handshaking import Door, Reception
 from ringd.wire.frame import Limits
-from ringd.wire.handshake import DAEMON, OBSERVER, RENDEZVOUS, Credentials, Identity, Refusal
+from ringd.wire.handshake import (
+    DAEMON,
+    OBSERVER,
+    RENDEZVOUS,
+    Credentials,
+    Identity,
+    Moved,
+    Refusal,
+)
 
 if TYPE_CHECKING:
     from ringd.daemon.mesh import Mesh
     from ringd.engine.engine import Engine
     from ringd.rendezvous.comeback import Places
 
+_COMERS = frozenset({DAEMON, OBSERVER})
 LOOK_S = 2.0
 """How often the holder looks for another rendezvous, if too few members are with it."""
 ANSWER_S = 1.0
@@ -93,6 +102,8 @@ class DaemonContinuity:
         self._places: Places
         self._mesh: Mesh
         self._looking: asyncio.Task[None] | None = None
+        self._listener: Listener | None = None
+        self._reception: Reception | None = None
 
     def tie(self, places: Places, mesh: Mesh) -> None:
         """Where the rendezvous may be, and our own links: made after this, and of it."""
@@ -104,20 +115,37 @@ class DaemonContinuity:
         Raises:
             AddressInUseError: something listens at its address.
         """
-        if self._office.embed:
-            self._hold(frozenset())
-            assert self.service is not None
-            await self.service.start(self._places.configured)
+        if not self._office.embed:
+            return
+        self._hold(frozenset())
+        self._reception = Reception(
+            self._credentials,
+            roles=_COMERS,
+            admit=self._refer,
+            establish=_never,
+            log=self._log,
+            make_nonce=self._nonce,
+            second=lambda: None if self.service is None else self.service.door,
+        )
+        at = self._places.configured
+        self._listener = await self._transport.listen(at, self._reception.on_channel)
+        n = self._credentials.world_size
+        self._log.info("rendezvous for %d ranks listens on %s", n, self._listener.address)
 
     async def close(self) -> None:
         """The daemon ends, and what it holds; may be called twice."""
         if self._looking is not None:
             self._looking.cancel()
             self._looking = None
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
         if self.service is not None:
             service, self.service = self.service, None
             service.retire(self._rank)
             await service.stop()
+        if self._reception is not None:
+            self._reception.close()
 
     # The epoch
 
@@ -185,7 +213,16 @@ class DaemonContinuity:
             return self.service.door
         if not self._places.embedded:
             return None
-        return Door(self._credentials, frozenset({DAEMON, OBSERVER}), _not_here, _never)
+        return Door(self._credentials, _COMERS, _not_here, _never)
+
+    def _refer(self, peer: Identity) -> Refusal | None:
+        """We held the rendezvous from the start, and have yielded it: who comes to where it was
+        is told where we have it now."""
+        at, epoch = self._places.at, self._engine.world.epoch
+        if self._lost_at is not None or at == self._places.configured:
+            return _not_here(peer)
+        text = f"the rendezvous has moved to {at}, epoch {epoch}"
+        return Refusal("moved", text, moved=Moved(at.host, at.port, epoch))
 
     def on_succession(self, silent: frozenset[int]) -> Address:
         """The rendezvous that a daemon held is gone, and we are the next."""
@@ -207,6 +244,7 @@ class DaemonContinuity:
             seat=self._rank,
             unreachable=silent,
         )
+        self._places.held = True
         self._looking = asyncio.get_running_loop().create_task(self._look_around(self.service))
 
     async def _look_around(self, service: RendezvousService) -> None:
@@ -221,7 +259,7 @@ class DaemonContinuity:
                 if began_anew or service.standing().yields_to(theirs):
                     self._log.warning("rank %d leaves the rendezvous to %s", self._rank, address)
                     self._places.at, self._places.seat = address, theirs.seat
-                    self.service = None
+                    self.service, self._places.held = None, False
                     await service.stop()
                     return
 

@@ -7,17 +7,17 @@ forms, others on first use. A link that broke is made anew when an operation nee
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from ringd.config.resources import exhausted
 from ringd.engine.engine import Engine
 from ringd.engine.link import Link
 from ringd.engine.reunion import NUMBER_BYTES, Reunion
-from ringd.errors import AddressInUseError, RendezvousError
+from ringd.errors import AddressInUseError, RendezvousError, ResourceError
 from ringd.rendezvous.addresses import is_any
 from ringd.transport.base import Address, Listener, Transport
 from ringd.transport.connection import Connection
@@ -66,7 +66,8 @@ class Mesh:
     Args:
         credentials: of role "link".
         ask: a higher rank's way to have a peer dial us.
-        on_unreachable: told (peer, reason) when a link could not be made in 10 s.
+        on_unreachable: told (peer, reason, whether it is our own fault) when a link could not be
+            made in 10 s.
         second_door: for what is not a link, if such may come now.
     """
 
@@ -81,7 +82,7 @@ class Mesh:
         nonce: Callable[[], bytes],
         log: logging.Logger,
         ask: Callable[[int], None],
-        on_unreachable: Callable[[int, str], None],
+        on_unreachable: Callable[[int, str, bool], None],
         second_door: Callable[[], Door | None],
     ) -> None:
         self.address: Address | None = None
@@ -203,11 +204,14 @@ class Mesh:
                     await self._dial_once(peer, address, deadline)
                     return
                 except (OSError, RendezvousError) as exc:
-                    current.reason = f"{type(exc).__name__}: {exc}"
-                    reason = f"can't connect to {address}: {current.reason}"
+                    own = self._exhausted(exc)
+                    current.reason = str(own) if own else f"{type(exc).__name__}: {exc}"
+                    reason = (
+                        current.reason if own else f"can't connect to {address}: {current.reason}"
+                    )
                 if loop.time() + pause >= deadline:
                     self._log.warning("no link to rank %d: %s", peer, reason)
-                    self._on_unreachable(peer, reason)
+                    self._on_unreachable(peer, reason, own is not None)
                     return
                 await asyncio.sleep(pause * (0.5 + self._rng.random()))
                 pause = min(2 * pause, longest)
@@ -216,6 +220,11 @@ class Mesh:
                 del self._dialling[peer]
             if self._tries.get(peer) is current:
                 del self._tries[peer]
+
+    def _exhausted(self, error: Exception) -> ResourceError | None:
+        """That it is we who have no descriptor left."""
+        rank = self._engine.rank
+        return exhausted(error, f"rank {rank}'s daemon", rank)
 
     def unreached(self) -> dict[int, str]:
         """Peers that we have dialled in vain so far: where, for how long, and why not."""
@@ -232,15 +241,21 @@ class Mesh:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + DIAL_LIMIT_S
         pause, longest = KNOCK_S
+        own: ResourceError | None = None
         try:
             while loop.time() + pause < deadline:
                 await asyncio.sleep(pause)
                 link = self._engine.links.get(peer)
                 if peer not in self._asked or (link is not None and link.up):
                     return
-                with contextlib.suppress(OSError, RendezvousError):
+                own = None
+                try:
                     await self._dial_once(peer, self.members[peer], deadline)
+                except (OSError, RendezvousError) as exc:
+                    own = self._exhausted(exc)
                 pause = min(2 * pause, longest)
+            if own is not None:  # nor can we take what comes
+                self._on_unreachable(peer, str(own), True)
         finally:
             if self._knocking.get(peer) is asyncio.current_task():
                 del self._knocking[peer]

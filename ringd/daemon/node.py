@@ -308,8 +308,8 @@ class Node:
         """The engine needs a link to ``peer``."""
         self._mesh.want(peer)
 
-    def _unreachable(self, peer: int, reason: str) -> None:
-        self._agent.link_lost(peer, reason, self.engine.world.epoch)
+    def _unreachable(self, peer: int, reason: str, own: bool) -> None:
+        self._agent.link_lost(peer, reason, self.engine.world.epoch, own=own)
 
     def op_failed(
         self, epoch: int, group: int, members: Sequence[int], seq: int, error: RingdError

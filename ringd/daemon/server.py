@@ -10,12 +10,16 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from ringd.config.folders import make_folders
+from ringd.config.resources import exhausted
 from ringd.daemon.node import Node
 from ringd.daemon.session import Session
-from ringd.errors import AddressInUseError, ConfigError
+from ringd.errors import AddressInUseError, ConfigError, ResourceError
 from ringd.observe.sockets import folder_lock
+from ringd.wire import ipc
 
 MAX_SESSIONS = 64
+BREATH_S = 0.2
 
 
 class ClientServer:
@@ -27,18 +31,44 @@ class ClientServer:
         self.path = path
         self._sessions: set[Session] = set()
         self._sock = _listen(path)
+        self._spare = _a_descriptor()
         loop.add_reader(self._sock.fileno(), self._acceptable)
 
     def _acceptable(self) -> None:
         try:
             sock, _ = self._sock.accept()
-        except OSError:
+        except OSError as exc:
+            error = exhausted(exc, f"rank {self._node.rank}'s daemon", self._node.rank)
+            if error is not None:
+                self._turn_away(error)
             return
         sock.setblocking(False)
         if len(self._sessions) >= MAX_SESSIONS:
             sock.close()
             return
         self._sessions.add(Session(self._loop, sock, self._node, self))
+
+    def _turn_away(self, error: ResourceError) -> None:
+        """Say that we can't serve a client: on the one descriptor that is kept for this."""
+        self._node.log.error("a client is turned away: %s", error)
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
+        with contextlib.suppress(OSError):
+            sock, _ = self._sock.accept()
+            with sock:
+                sock.setblocking(False)
+                sock.send(ipc.pack(ipc.REFUSED, error.to_wire()))
+        self._spare = _a_descriptor()
+        if self._spare < 0:  # others took it: wait a little instead of spinning on readiness
+            self._loop.remove_reader(self._sock.fileno())
+            self._loop.call_later(BREATH_S, self._resume)
+
+    def _resume(self) -> None:
+        if self._sock.fileno() >= 0:
+            if self._spare < 0:
+                self._spare = _a_descriptor()
+            self._loop.add_reader(self._sock.fileno(), self._acceptable)
 
     def session_ended(self, session: Session) -> None:
         """Called by a session."""
@@ -48,10 +78,21 @@ class ClientServer:
         """Say goodbye to all clients and remove the socket."""
         self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
+        if self._spare >= 0:
+            os.close(self._spare)
+            self._spare = -1
         for session in list(self._sessions):
             session.shut_down()
         with contextlib.suppress(OSError):
             self.path.unlink()
+
+
+def _a_descriptor() -> int:
+    """Any; -1: there is none left."""
+    try:
+        return os.open("/", os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return -1
 
 
 def _listen(path: Path) -> socket.socket:
@@ -62,7 +103,7 @@ def _listen(path: Path) -> socket.socket:
         ConfigError: the path can't be used.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folders(path.parent)
     except OSError as exc:
         raise ConfigError(f"the folder of the socket {path} can't be made: {exc}") from None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import asyncio
 import contextlib
+import errno
 import math
 import os
 import socket
@@ -62,7 +63,9 @@ class Session:
         self._fd = sock.fileno()
         self._node = node
         self._owner = owner
-        self._arena = MappedArena()
+        self._arena = MappedArena(node.rank)
+        self._truncated = False
+        """The last message came without its descriptor: we have none left to take it."""
         self._queue: deque[bytes] = deque()
         self._open = True
         self._watch: ProcessWatch | None = None
@@ -100,15 +103,16 @@ class Session:
 
     def _readable(self) -> None:
         try:
-            data, ancillary, _, _ = self._sock.recvmsg(ipc.MAX_MESSAGE_BYTES, _FD_SPACE)
+            data, ancillary, flags, _ = self._sock.recvmsg(ipc.MAX_MESSAGE_BYTES, _FD_SPACE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            data, ancillary = b"", []
+            data, ancillary, flags = b"", [], 0
         if not data:
             self._lost("closed its connection without a goodbye")
             return
         fds = _fds(ancillary) if ancillary else []
+        self._truncated = bool(flags & socket.MSG_CTRUNC) and not fds
         try:
             self._handle(ipc.unpack(data), fds)
         except Exception as exc:  # whatever a client sends, the daemon goes on without it
@@ -141,8 +145,8 @@ class Session:
                 self._agree = request, engine.world.epoch, seq
         elif kind == ipc.HELLO and not self._role:
             self._hello(message[1], fds)
-        elif kind == ipc.SEGMENT and self._role == "trainer" and fds:
-            self._arena.add(message[1], message[2], fds.pop())
+        elif kind == ipc.SEGMENT and self._role == "trainer" and (fds or self._truncated):
+            self._segment(message[1], message[2], fds)
         elif kind == ipc.DROP_SEGMENT and self._role == "trainer":
             self._arena.drop(message[1])
         elif kind == ipc.POISON and self._role == "trainer":
@@ -189,7 +193,7 @@ class Session:
             self._inspector = Inspector(
                 self._loop,
                 self.pid,
-                stack_signal=hello.get("stack_signal", 0),
+                stack_signal=0 if self._truncated else hello.get("stack_signal", 0),
                 fd=fds.pop() if fds else -1,
             )
             self._role = "trainer"
@@ -211,6 +215,15 @@ class Session:
         if hello.get("time_namespace") != _time_namespace():
             self._shift_s, late_s = late_s, 0.0
         return max(timeout_s - max(late_s, 0.0), 0.001)
+
+    def _segment(self, number: int, size_bytes: int, fds: list[int]) -> None:
+        """Map it; without room for it its calls are refused, and the others of the group told."""
+        if fds:
+            lack = self._arena.add(number, size_bytes, fds.pop())
+        else:
+            lack = self._arena.lack(number, OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        if lack is not None:
+            self._node.log.error("segment %d of client %d: %s", number, self.pid, lack)
 
     def _reform(self, request: int, wish: dict[str, Any]) -> None:
         min_size, timeout_s = wish.get("min_size"), wish.get("timeout_s")

@@ -12,6 +12,7 @@ from ringd.errors import (
     MembershipChangedError,
     PeerLostError,
     ProtocolError,
+    ResourceError,
     RingdError,
     from_wire,
 )
@@ -138,9 +139,10 @@ def refused_locally(
     """
     named = cause.fields.get("call")
     call = named[:MAX_NAME] if isinstance(named, str) else str(spec)
+    remedy = "Mend that" if isinstance(cause, ResourceError) else "Correct the call"
     return CollectiveMismatchError(
         f"{_numbered(seq, spec.group)} is void: on rank {rank} the call {call} was refused "
-        f"({type(cause).__name__}: {cause.message}). Correct the call there; "
+        f"({type(cause).__name__}: {cause.message}). {remedy} there; "
         f"{_next_call(spec.collective)}",
         op=spec.collective,
         group=spec.group,

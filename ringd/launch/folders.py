@@ -1,41 +1,17 @@
-"""The user's runtime folder: a job's own folder in it, and what is kept of the last failure."""
+"""A job's own folder in the user's runtime folder, and what is kept there of the last failure."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import stat
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from ringd.config.fields import MAX_SOCKET_PATH_BYTES
-from ringd.errors import ConfigError
+from ringd.config.folders import make_runtime_folder, unusable
 
-_ELSEWHERE = "set XDG_RUNTIME_DIR or TMPDIR to a folder"
 _SWAP_TRIES = 100
-
-
-def make_runtime_folder(folder: Path) -> None:
-    """Make the user's own folder, of mode 0700, unless it is there.
-
-    Raises:
-        ConfigError: it can't be made, or what has its name is no folder or somebody else's.
-    """
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            folder.mkdir(mode=0o700)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode):
-            what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "no folder"
-            raise _unusable(folder, f"is {what}", "of your own")
-        if found.st_uid != os.getuid():
-            raise _unusable(folder, f"belongs to user {found.st_uid}", "of your own")
-        if stat.S_IMODE(found.st_mode) & 0o077:
-            folder.chmod(0o700)
-    except OSError as exc:
-        raise _unusable(folder, f"can't be made: {exc.strerror}") from None
 
 
 def make_job_folder(folder: Path, n: int) -> None:
@@ -47,7 +23,7 @@ def make_job_folder(folder: Path, n: int) -> None:
     """
     longest = len(os.fsencode(folder / f"{n - 1}.sock"))
     if longest > MAX_SOCKET_PATH_BYTES:
-        raise _unusable(
+        raise unusable(
             folder,
             f"makes names of sockets of {longest} bytes, and {MAX_SOCKET_PATH_BYTES} are allowed",
             "with a shorter name, or take a shorter job id",
@@ -58,7 +34,7 @@ def make_job_folder(folder: Path, n: int) -> None:
     except FileExistsError:
         raise
     except OSError as exc:
-        raise _unusable(folder, f"can't be made: {exc.strerror}") from None
+        raise unusable(folder, f"can't be made: {exc.strerror}") from None
 
 
 def keep(files: Sequence[Path], kept: Path) -> None:
@@ -83,7 +59,3 @@ def keep(files: Sequence[Path], kept: Path) -> None:
                     raise
             with contextlib.suppress(FileNotFoundError):  # another job was quicker
                 kept.rename(Path(draft, f"old{attempt}"))
-
-
-def _unusable(folder: Path, what: str, which: str = "that can be written") -> ConfigError:
-    return ConfigError(f"the runtime folder {folder} {what}; {_ELSEWHERE} {which}")

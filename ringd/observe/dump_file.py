@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ringd.config.folders import make_folders
 from ringd.observe.flight import Snapshot
 
 PATTERN = "flight-rank*.json"
@@ -32,10 +33,10 @@ def write(document: Mapping[str, Any], folder: Path) -> Path:
     """Write a dump in the place of an earlier one of the same rank and epoch; see it whole or not.
 
     Raises:
-        OSError: the folder can't be made or written to.
+        OSError, ConfigError: the folder can't be made or written to.
     """
     rank, epoch = document["rank"], document["epoch"]
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folders(folder)
     path = folder / f"flight-rank{rank}-epoch{epoch}.json"
     draft = folder / f".{path.name}.{os.getpid()}"
     try:

@@ -7,10 +7,11 @@ import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from ringd.errors import RendezvousError
-from ringd.rendezvous.addresses import is_loopback, loopback_text
+from ringd.errors import HandshakeRefusedError, RendezvousError
+from ringd.rendezvous.advertising import advertised
 from ringd.rendezvous.agent_events import (
     Advertise,
     AgentEvents,
@@ -31,6 +32,7 @@ from ringd.rendezvous.intake import (
     start_of,
 )
 from ringd.rendezvous.reach import RetrySettings, describe, reach
+from ringd.rendezvous.referral import follow
 from ringd.rendezvous.unsaid import Unsaid
 from ringd.transport.base import Address, Channel, Transport
 from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
@@ -154,13 +156,14 @@ class Agent:
         """
 
         async def attempt(until: float) -> Address:
-            channel = await self._transport.dial(self._rendezvous, deadline=until)
+            at = partial(self._join_at, advertise=advertise, until=until, deadline=deadline)
             try:
-                advertised = await self._advertised(channel, advertise)
-            except BaseException:
-                channel.abort()
+                told, self.places.at = await follow(self._rendezvous, at)
+            except HandshakeRefusedError as exc:
+                if exc.fields.get("reason") == "not_rendezvous":  # not yet, or not any more
+                    raise ConnectionRefusedError(str(exc)) from None
                 raise
-            return await self._take_place(channel, advertised, deadline)
+            return told
 
         try:
             return await reach(
@@ -176,31 +179,36 @@ class Agent:
             self._forget_connection()
             raise
 
-    async def _come_back(self, address: Address, until: float) -> None:
-        """Join again, at ``address``."""
+    async def _join_at(
+        self, address: Address, *, advertise: Advertise, until: float, deadline: float
+    ) -> Address:
+        channel = await self._transport.dial(address, deadline=until)
+        try:
+            told = await advertised(self.rank, channel, advertise)
+        except BaseException:
+            channel.abort()
+            raise
+        return await self._take_place(channel, told, deadline)
+
+    async def _come_back(self, address: Address, until: float) -> Address:
+        """Join again, at ``address`` or where it refers to; where that was."""
+        _, at = await follow(address, partial(self._come_back_at, until=until))
+        self._log.info("the rendezvous is back, at %s", at)
+        self._continuity.on_coordinator_back()
+        return at
+
+    async def _come_back_at(self, address: Address, *, until: float) -> None:
         assert self._address is not None
         channel = await self._transport.dial(address, deadline=until)
         await self._take_place(channel, self._address, until)
-        self._log.info("the rendezvous is back, at %s", address)
-        self._continuity.on_coordinator_back()
+        if self._connection is None:  # lost in the same breath, while we were still on our way
+            raise ConnectionResetError("it took us, and ended the connection at once")
 
-    async def _advertised(self, channel: Channel, advertise: Advertise) -> Address:
-        try:
-            advertised = await advertise(channel.local)
-        except OSError as exc:  # not to be taken for a fault of the way to the rendezvous
-            text = f"rank {self.rank} can't listen for its peers: {describe(exc)}"
-            raise RendezvousError(text, rank=self.rank) from exc
-        if is_loopback(advertised.host) and not is_loopback(channel.peer.host):
-            other = f"the rendezvous (at {channel.peer}) and what joins there"
-            text = loopback_text(self.rank, advertised, other)
-            raise RendezvousError(text, rank=self.rank, address=str(advertised))
-        return advertised
-
-    async def _take_place(self, channel: Channel, advertised: Address, deadline: float) -> Address:
+    async def _take_place(self, channel: Channel, told: Address, deadline: float) -> Address:
         def establish(connection: Connection, peer: Identity) -> tuple[ConnectionHandler, Limits]:
             self._connection = connection
-            self._address = advertised
-            self._join_as(advertised)
+            self._address = told
+            self._join_as(told)
             self._heart.begin()
             return _Conversation(self), Limits.for_control()
 
@@ -212,13 +220,9 @@ class Agent:
             deadline=deadline,
             nonce=self._make_nonce(),
         )
-        self._log.debug(
-            "rank %d joined the rendezvous at %s, advertises %s",
-            self.rank,
-            channel.peer,
-            advertised,
-        )
-        return advertised
+        text = "rank %d joined the rendezvous at %s, advertises %s"
+        self._log.debug(text, self.rank, channel.peer, told)
+        return told
 
     # What happens here
 
@@ -267,9 +271,10 @@ class Agent:
         self._unsaid.farewell(epoch, how, frame)
         self._send_frame(frame)
 
-    def link_lost(self, peer: int, reason: str, epoch: int) -> None:
-        """The data connection to ``peer`` ended without a goodbye."""
-        self._report(epoch, message("link_lost", peer=peer, reason=clip(reason), epoch=epoch))
+    def link_lost(self, peer: int, reason: str, epoch: int, *, own: bool = False) -> None:
+        """The data connection to ``peer`` ended without a goodbye; ``own``: it is our fault."""
+        fields = {"peer": peer, "reason": clip(reason), "epoch": epoch, "own": own}
+        self._report(epoch, message("link_lost", **fields))
 
     def op_failed(
         self, epoch: int, group: int, members: Sequence[int], seq: int, error: dict[str, Any]

@@ -24,7 +24,8 @@ SEAT_TIMEOUT_S = 1.0
 STEADY_S = 5.0
 """A connection that lived so long was no failure to connect."""
 ALIVE = frozenset({"not_rendezvous", "rank_taken", "role"})
-"""Refusals of a daemon of this job that lives; any other is a stranger's."""
+"""Refusals of a daemon of this job that lives; any other is a stranger's. Where the rendezvous
+began, "not_rendezvous" says nothing of it: whose daemon answers there is at its own seat, too."""
 
 Outcome = Literal["taken", "refused", "unreachable"]
 
@@ -39,6 +40,7 @@ class Places:
         at: where it was last.
         seat: the seat of the daemon that held it last; None: it was a service of its own.
         daemons: where each seat's daemon listens.
+        held: it is our own daemon that holds it, or believes so.
     """
 
     own: int
@@ -46,6 +48,7 @@ class Places:
     at: Address
     seat: int | None = None
     daemons: dict[int, Address] = field(default_factory=dict)
+    held: bool = False
 
     @property
     def embedded(self) -> bool:
@@ -73,15 +76,15 @@ class Comeback:
 
     Args:
         places: read anew at each try.
-        join: one attempt to join at an address, by a loop time; raises OSError or
-            HandshakeRefusedError.
+        join: one attempt to join at an address, by a loop time; returns where it was referred
+            to, if it was; raises OSError or HandshakeRefusedError.
         succeed: become the rendezvous, as these seats don't answer; where it listens.
     """
 
     def __init__(
         self,
         places: Places,
-        join: Callable[[Address, float], Awaitable[None]],
+        join: Callable[[Address, float], Awaitable[Address]],
         succeed: Callable[[frozenset[int]], Address],
         *,
         rng: random.Random,
@@ -128,16 +131,17 @@ class Comeback:
         places = self._places
         silent: set[int] = set()
         alive: set[int | None] = set()
-        answered, self._answered = self._answered, []
         in_turn = list(places.in_turn())
+        answered = [place for place in self._answered if place in in_turn]
+        self._answered = []
         for seat, address in [*answered, *(place for place in in_turn if place not in answered)]:
             if places.embedded and seat == places.own:
-                if alive:
+                before_us = in_turn[: in_turn.index((seat, address))]
+                if not places.held and any(place in before_us for place in self._answered):
                     continue
                 address = self._succeed(frozenset(silent))
-            outcome = await self._try(address)
+            outcome = await self._try(seat, address)
             if outcome == "taken":
-                places.at = address
                 return True
             if outcome == "refused":
                 alive.add(seat)
@@ -147,13 +151,16 @@ class Comeback:
             silent -= {seat for seat in alive if seat is not None}
         return False
 
-    async def _try(self, address: Address) -> Outcome:
+    async def _try(self, seat: int | None, address: Address) -> Outcome:
         limit_s = SEAT_TIMEOUT_S if self._places.embedded else self._settings.attempt_timeout_s
         try:
-            await self._join(address, asyncio.get_running_loop().time() + limit_s)
+            until = asyncio.get_running_loop().time() + limit_s
+            self._places.at = await self._join(address, until)
         except HandshakeRefusedError as exc:
             self._tell(address, str(exc))
-            return "refused" if exc.fields.get("reason") in ALIVE else "unreachable"
+            reason = exc.fields.get("reason")
+            alive = reason in ALIVE and not (seat is None and reason == "not_rendezvous")
+            return "refused" if alive else "unreachable"
         except (OSError, RingdError) as exc:
             self._tell(address, describe(exc))
             return "unreachable"

@@ -164,11 +164,13 @@ class ReformWanted(FromDaemon):
 
 @dataclass(frozen=True, slots=True)
 class LinkLost(FromDaemon):
-    """Its data connection to ``peer`` ended without a goodbye."""
+    """Its data connection to ``peer`` ended without a goodbye, or can't be made; ``own``: because
+    of the one who says it, who has run out of something."""
 
     peer: int
     reason: str
     epoch: int
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

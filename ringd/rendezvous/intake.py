@@ -259,7 +259,8 @@ def _reform(rank: int, fields: Fields) -> FromDaemon:
 
 def _link_lost(rank: int, fields: Fields) -> FromDaemon:
     reason = clip(field(fields, "reason", str))
-    return LinkLost(rank, field(fields, "peer", int), reason, field(fields, "epoch", int))
+    peer, epoch = field(fields, "peer", int), field(fields, "epoch", int)
+    return LinkLost(rank, peer, reason, epoch, own=fields.get("own") is True)
 
 
 def _op_failed(rank: int, fields: Fields) -> FromDaemon:

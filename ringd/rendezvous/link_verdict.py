@@ -47,10 +47,16 @@ class LinkReports:
 def judge(reports: Collection[LinkLost], epoch: int) -> Lost:
     """The verdict over at least one report.
 
-    The rank that most reporters accuse is named. Among several with as many accusers it is the
+    A rank that says that it is its own fault is named. Else it is the one that most reporters
+    accuse. Among several with as many accusers it is the
     one accused by the lowest reporter: where both ends of one link accuse each other, the higher
     end is named, and the text says that the link broke, not the rank.
     """
+    for report in sorted(reports, key=lambda report: report.rank):
+        if report.own:
+            detail = f"rank {report.rank} has no link to rank {report.peer}: {report.reason}"
+            link = (report.peer, report.rank)
+            return Lost(report.rank, LINK_LOST, detail, epoch, link=link)
     by_link = {(report.rank, report.peer): report for report in reports}
     accusers = Counter(peer for _, peer in by_link)
     most = max(accusers.values())

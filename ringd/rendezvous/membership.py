@@ -123,13 +123,7 @@ class Membership:
     def refusal(self, rank: int) -> str | None:
         """Why no daemon may take the place of ``rank`` now; None when one may."""
         seat = self._seats[rank]
-        if not seat.peer:
-            return None
-        text = f"rank {rank} already taken by {seat.peer}"
-        daemon = seat.daemon
-        if daemon is not None:
-            text += f" (pid {daemon.pid} on {daemon.host or '?'}, listens on {daemon.address})"
-        return text
+        return f"rank {rank} already taken by {seat.holder()}" if seat.peer else None
 
     def next_deadline(self) -> float | None:
         """When a Tick is due if nothing else happens."""
@@ -182,6 +176,7 @@ class Membership:
 
     def apply(self, event: Event, now: float) -> list[Instruction]:
         """Take one event in at the time ``now``; what is to be done, in order."""
+        self._note_heard(event, now)
         if self._is_in_vain(event, now):
             text = "it was held up or cut off, and can't know which of its daemons live"
             return [BeginAnew(text)]
@@ -195,12 +190,14 @@ class Membership:
             out += self._from_daemon(waited, now)
         return [*out, *self._sentences.ended(now), *self._advance(now)]
 
+    def _note_heard(self, event: Event, now: float) -> None:
+        if not isinstance(event, Tick | DaemonAdmitted) and self._seats[event.rank].peer:
+            self._silence.heard(event.rank, now)
+
     def _is_in_vain(self, event: Event, now: float) -> bool:
         """Whether a loss would say nothing of the daemon: it was us who could not be reached."""
         if isinstance(event, Tick):
             return self._silence.total(now)
-        if not isinstance(event, DaemonAdmitted) and self._seats[event.rank].peer:
-            self._silence.heard(event.rank, now)
         return isinstance(event, DaemonLost) and self._silence.in_doubt(now)
 
     def _from_daemon(self, event: FromDaemon, now: float) -> list[Instruction]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ringd.errors import RendezvousError
 from ringd.rendezvous.reach import describe
+from ringd.rendezvous.referral import follow
 from ringd.transport.base import Address, Transport
 from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
 from ringd.transport.handshaking import fresh_nonce, shake_hands_as_dialer
@@ -28,7 +29,7 @@ class Standing:
 
     Attributes:
         enough: more than half of the last epoch's members are there.
-        epoch: the last one.
+        epoch: the last one that it knows of; 0: none, as it was started anew.
         seat: of the daemon that holds it; -1: none does.
     """
 
@@ -71,7 +72,8 @@ async def ask_status(
     deadline: float,
     make_nonce: Callable[[], bytes] = fresh_nonce,
 ) -> dict[str, Any]:
-    """The whole group's state, by the loop-time ``deadline``; one attempt.
+    """The whole group's state, by the loop-time ``deadline``; one attempt, at ``rendezvous`` or
+    where it refers to.
 
     Returns:
         The membership's snapshot, with "reports" (one state per daemon that answered) and
@@ -81,7 +83,15 @@ async def ask_status(
         HandshakeRefusedError: refused by name.
         RendezvousError: it can't be reached, is silent, or ended the connection.
     """
-    fields = await _ask(transport, credentials, rendezvous, "status", deadline, make_nonce)
+
+    async def ask(address: Address) -> dict[str, Any]:
+        return await _ask(transport, credentials, address, "status", deadline, make_nonce)
+
+    try:
+        fields, _ = await follow(rendezvous, ask)
+    except ConnectionError as exc:
+        text = f"no status from the rendezvous at {rendezvous}: {exc}"
+        raise RendezvousError(text, address=str(rendezvous)) from None
     status: dict[str, Any] = control.field(fields, "status", dict)
     return status
 

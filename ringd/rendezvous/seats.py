@@ -33,6 +33,14 @@ class Seat:
         claim = None if self.daemon is None else self.daemon.claim
         return claim is not None and claim.epoch == epoch
 
+    def holder(self) -> str:
+        """Who has it, as far as is known."""
+        daemon = self.daemon
+        if daemon is None:
+            return self.peer
+        told = f"pid {daemon.pid} on {daemon.host or '?'}, listens on {daemon.address}"
+        return f"{self.peer} ({told})"
+
     def describe(self) -> dict[str, Any]:
         """For a status; its daemon must have joined."""
         daemon = self.daemon

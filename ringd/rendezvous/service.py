@@ -184,7 +184,7 @@ class RendezvousService:
         """What another rendezvous of this job has to know, should there be one."""
         membership = self._membership
         seat = -1 if self._seat is None else self._seat
-        return Standing(not membership.outnumbered(), membership.epoch, seat)
+        return Standing(not membership.outnumbered(), membership.highest_epoch, seat)
 
     def retire(self, rank: int) -> None:
         """The daemon that holds this rendezvous ends on purpose: the others are to hear it."""
@@ -197,6 +197,8 @@ class RendezvousService:
         self._reception.on_channel(channel)
 
     def _admit(self, peer: Identity) -> Refusal | None:
+        if self._stopped:  # amid the handshake, at a port that goes on without us
+            return Refusal("not_rendezvous", "this daemon is the rendezvous no longer")
         if peer.role != DAEMON:
             return None
         taken = self._membership.refusal(peer.rank)

@@ -21,6 +21,10 @@ BACK_S = 10.0
 """Until every daemon is at a rendezvous that was restarted."""
 SUCCESSION_S = 20.0
 """Longer than it takes the others to go on without the rendezvous' daemon."""
+STALLED_S = 12.0
+"""The rendezvous' daemon stands still for up to so long."""
+CRASHES_TOO = 0.5
+"""So often another rank is lost after it, whose fresh daemon looks where the rendezvous was."""
 REFORMED = 0.7
 """So often the others go on before it is back; else it may come while they form an epoch."""
 
@@ -48,6 +52,13 @@ class Happening:
 def _victim(job: Job, rng: random.Random) -> int:
     seat = rng.randrange(job.cluster.n)
     job.note("strike", seat)
+    return seat
+
+
+def _holder(job: Job) -> int:
+    (seat,) = job.cluster.holders()
+    job.note("strike", seat)
+    job.cluster.network.lift()  # a fuse that is left might hit a way to its successor
     return seat
 
 
@@ -128,12 +139,13 @@ async def _split(job: Job, rng: random.Random) -> None:
     await _come_to_terms(job)
 
 
-async def _come_to_terms(job: Job) -> None:
-    """Who could not stay is started anew, once it knows: a call and a reform() later."""
+async def _come_to_terms(job: Job, *, daemon: bool = True) -> None:
+    """Who could not stay is started anew, with its daemon or only the trainer, once it knows: a
+    call and a reform() later."""
     await asyncio.sleep(CALL_S + REFORM_S)
     await job.until(lambda: job.whole or all(map(job.is_settled, job.struck)), "settled", 60.0)
     out = [seat for seat in job.struck if job.workers[seat].out is not None]
-    await asyncio.gather(*(job.bring_back(seat, daemon=True) for seat in out))
+    await asyncio.gather(*(job.bring_back(seat, daemon=daemon) for seat in out))
 
 
 async def _resets(job: Job, rng: random.Random) -> None:
@@ -169,8 +181,7 @@ async def _rendezvous_stalls(job: Job, rng: random.Random) -> None:
 
 async def _embedder_dies(job: Job, rng: random.Random) -> None:
     """Its successor leads the others into the next epoch; started anew it has its place again."""
-    (seat,) = job.cluster.holders()
-    job.note("strike", seat)
+    seat = _holder(job)
     others = [other for other in range(job.cluster.n) if other != seat]
     steps, epoch = job.steps, max(job.epochs)
     job.cluster.crash(seat, rng.choice(DEATHS))
@@ -190,6 +201,27 @@ async def _embedder_dies(job: Job, rng: random.Random) -> None:
     await job.until(lambda: len(job.cluster.holders()) == 1, "one rendezvous", SUCCESSION_S)
 
 
+async def _embedder_stalls(job: Job, rng: random.Random) -> None:
+    """Its host stands still, long enough for a successor or not. If there is one, it yields when it
+    goes on, and fresh ranks that know only its address are referred."""
+    seat = _holder(job)
+    job.struck.add(seat)
+    job.cluster.network.stall(host(seat))
+    await asyncio.sleep(rng.uniform(1.0, STALLED_S))
+    job.cluster.network.resume(host(seat))
+    cluster = job.cluster
+
+    def is_one() -> bool:
+        return len(cluster.holders()) == 1 and cluster.in_reach()
+
+    await job.until(is_one, "one rendezvous, and all are with it", SUCCESSION_S)
+    await _come_to_terms(job, daemon=rng.random() < 0.3)
+    if rng.random() < CRASHES_TOO:
+        await job.until(lambda: job.whole, "all are members again", 60.0)
+        others = [other for other in range(cluster.n) if other not in (seat, *cluster.holders())]
+        await _all_crash(job, rng, [rng.choice(others)])
+
+
 HAPPENINGS = (
     Happening("crash", _crash),
     Happening("two crash", _two_crash, least=3, central=True),
@@ -202,6 +234,7 @@ HAPPENINGS = (
     Happening("rendezvous restarts", _rendezvous_restarts, harmless=True, central=True),
     Happening("rendezvous stalls", _rendezvous_stalls, harmless=True, central=True),
     Happening("embedder dies", _embedder_dies, least=3, embedded=True),
+    Happening("embedder stalls", _embedder_stalls, least=3, embedded=True),
     Happening("resets", _resets, harmless=True),
     Happening("pause", _pause, harmless=True),
 )

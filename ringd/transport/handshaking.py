@@ -26,6 +26,7 @@ from ringd.wire.handshake import (
     Dialer,
     Expectation,
     Identity,
+    Moved,
     Refusal,
     Reply,
 )
@@ -363,6 +364,7 @@ class _Opening(FrameCollector):
             text=refusal.text,
             refused_by=refusal.by,
             address=str(self.peer),
+            **_way(refusal.moved),
         )
         self.settle(error=error)
 
@@ -370,6 +372,11 @@ class _Opening(FrameCollector):
         # Without a REFUSED: a peer that was only slow may try again, and a refusal is final.
         self.connection.close()
         self.settle(error=TimeoutError(f"{self.peer} did not complete the handshake in time"))
+
+
+def _way(moved: Moved | None) -> dict[str, Any]:
+    """A referral as fields of an error."""
+    return {} if moved is None else {"to": [moved.host, moved.port], "epoch": moved.epoch}
 
 
 class _OpeningConnection(Connection):

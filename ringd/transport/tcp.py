@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ringd.config.resources import exhausted
 from ringd.errors import AddressInUseError
 from ringd.transport.base import Address, Buffer, Channel, Receiver
 
@@ -28,6 +30,7 @@ KEEPALIVE_COUNT = 3
 USER_TIMEOUT_S = 30
 KNOWN_CONGESTIONS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _SHRUG = (BlockingIOError, InterruptedError)
+_log = logging.getLogger("ringd.transport")
 
 
 class TcpChannel:
@@ -244,6 +247,7 @@ class TcpListener:
         self._sock = sock
         self._on_channel = on_channel
         self._congestion = congestion
+        self._starved = False
         self.address = _address(sock.getsockname())
         loop.add_reader(sock.fileno(), self._acceptable)
 
@@ -256,9 +260,15 @@ class TcpListener:
             except OSError as exc:
                 if exc.errno in (errno.EMFILE, errno.ENFILE):
                     # Out of descriptors: stop for a moment instead of spinning on readiness.
+                    if not self._starved:
+                        _log.error(
+                            "no connection can be accepted: %s", exhausted(exc, "this process")
+                        )
+                    self._starved = True
                     self._loop.remove_reader(self._sock.fileno())
                     self._loop.call_later(0.2, self._resume)
                 return
+            self._starved = False
             try:
                 tune(sock, self._congestion)
                 channel = TcpChannel(self._loop, sock)

@@ -14,7 +14,7 @@ Daemon to rendezvous::
                 exception {type, message, file, line} | nil   with "raised"
     reform      epoch, attempt, min_size, timeout_s, cut_off [ranks], last_done, unbroken,
                 agreed [seq, value] | nil   its trainer asks for the next epoch; how far it came
-    link_lost   peer, reason, epoch   a data connection ended without a goodbye
+    link_lost   peer, reason, epoch, own   a data connection ended without a goodbye
     op_failed   epoch, group, members [ranks], seq, error     how it ended here; of a timeout all
                                       are asked before there is a verdict
     op_answer   inquiry, state, entered_s, idle_s, waiting_on [ranks], bytes_done, bytes_total,

@@ -9,7 +9,8 @@
                         <-  ACCEPTED {}
 
 Instead of its next frame either side may send ``REFUSED {code, text}``, and closes. Both sides
-then know the same text and who refused.
+then know the same text and who refused. An acceptor that is no longer the rendezvous may add
+``to`` and ``epoch``, where it is now; that is believed only of one that has proved the secret.
 
 A mac is HMAC-SHA-256, keyed with the job secret, over a transcript: a tag that says which side
 made it, then version, role, job, rank, world and nonce of the dialer, then the same six of the
@@ -37,6 +38,7 @@ MAC_BYTES = 32
 MAX_JOB_BYTES = 128
 MAX_ROLE_BYTES = 16
 MAX_NUMBER = 2**31 - 1
+MAX_HOST_CHARS = 255
 MAX_TEXT_BYTES = 640
 """Of a refusal's text; with its code it stays under the handshake's header limit."""
 
@@ -93,12 +95,22 @@ class Expectation:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """Where the rendezvous is instead, and which epoch it is in."""
+
+    host: str
+    port: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a connection was not made, and which side said no."""
+    """Why a connection was not made, and which side said no; ``moved``: where to go instead."""
 
     reason: str
     text: str
     by: Side = "acceptor"
+    moved: Moved | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +181,7 @@ class _Machine:
         """Take a frame of the other side; nothing may follow a reply that ends the handshake."""
         if kind == Kind.REFUSED:
             self._awaited = None
-            return Reply(refusal=_read_refusal(header, by=self._other))
+            return Reply(refusal=_read_refusal(header, by=self._other, proven=self._is_proven()))
         try:
             if kind != self._awaited:
                 raise _Refused("protocol", f"a frame of kind {kind} may not come now")
@@ -177,12 +189,18 @@ class _Machine:
         except _Refused as refused:
             return self.refuse(refused.reason, refused.text)
 
-    def refuse(self, reason: str, text: str) -> Reply:
+    def refuse(self, reason: str, text: str, moved: Moved | None = None) -> Reply:
         """End the handshake from our side, for what we, or the I/O around us, found."""
         self._awaited = None
-        refusal = Refusal(reason, _clean(text), by=self.side)
-        frame = encode(Kind.REFUSED, {"code": refusal.reason, "text": refusal.text})
-        return Reply(frame, refusal=refusal)
+        refusal = Refusal(reason, _clean(text), self.side, moved)
+        header: dict[str, Any] = {"code": refusal.reason, "text": refusal.text}
+        if moved is not None:
+            header |= {"to": [moved.host, moved.port], "epoch": moved.epoch}
+        return Reply(encode(Kind.REFUSED, header), refusal=refusal)
+
+    def _is_proven(self) -> bool:
+        """Whether the other side has proved the secret, so that it may send us elsewhere."""
+        return False
 
     def _take(self, header: Any) -> Reply:
         raise NotImplementedError
@@ -209,6 +227,9 @@ class Dialer(_Machine):
         super().__init__(credentials, nonce)
         self._expect = expect
         self._peer: Identity | None = None
+
+    def _is_proven(self) -> bool:
+        return self._peer is not None
 
     def begin(self) -> bytes:
         """HELLO."""
@@ -266,7 +287,7 @@ class Acceptor(_Machine):
         _check_mac(header, self._mac("dialer", dialer=them, acceptor=self._us))
         refusal = self._admit(them.identity)
         if refusal is not None:
-            return self.refuse(refusal.reason, refusal.text)
+            return self.refuse(refusal.reason, refusal.text, refusal.moved)
         self._awaited = None
         return Reply(encode(Kind.ACCEPTED, {}), peer=them.identity)
 
@@ -346,14 +367,27 @@ def _number(header: dict[Any, Any], name: str) -> int:
     raise _Refused("protocol", f"the handshake's {name} is not a number from -1 on")
 
 
-def _read_refusal(header: Any, *, by: Side) -> Refusal:
+def _read_refusal(header: Any, *, by: Side, proven: bool) -> Refusal:
     fields = header if isinstance(header, dict) else {}
     reason, text = fields.get("code"), fields.get("text")
     return Refusal(
         _clean(reason, 32) if isinstance(reason, str) else "unknown",
         _clean(text) if isinstance(text, str) else "without a reason",
         by,
+        _read_moved(fields) if proven else None,
     )
+
+
+def _read_moved(fields: dict[Any, Any]) -> Moved | None:
+    """What a referral says; None: it is none, or malformed."""
+    to, epoch = fields.get("to"), fields.get("epoch")
+    if not isinstance(to, list) or len(to) != 2 or type(epoch) is not int:
+        return None
+    host, port = to
+    known = isinstance(host, str) and 0 < len(host) <= MAX_HOST_CHARS and host.isprintable()
+    if not known or type(port) is not int or not 0 < port < 65536 or epoch < 0:
+        return None
+    return Moved(host, port, epoch)
 
 
 def _clean(text: str, max_bytes: int = MAX_TEXT_BYTES) -> str:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
+import gc
 import itertools
 import os
 import random
 import threading
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringd.errors import ArenaFullError
+from ringd.errors import ArenaFullError, ResourceError
 from ringd_client import _arena
 from ringd_client._arena import RETAIN_BYTES, Arena, default_limit_bytes
 from ringd_client._segments import PAGE_BYTES, new_memfd, size_class
@@ -139,6 +143,44 @@ def test_a_system_without_memory_is_an_arena_full_error(monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "posix_fallocate", refuse)
     with pytest.raises(ArenaFullError, match="No space left"):
         arena.take(MIB)
+    arena.close()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_a_process_without_descriptors_says_so_and_not_that_the_arena_is_full(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(name: str, flags: int) -> int:
+        raise OSError(number, os.strerror(number))
+
+    arena, _ = new_arena()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "memfd_create", refuse)
+        with pytest.raises(ResourceError, match="out of file descriptors"):
+            arena.take(MIB)
+    arena.free(arena.take(MIB))
+    arena.close()
+
+
+def test_a_segment_that_the_daemon_has_no_room_for_is_not_used_again() -> None:
+    unmapped: deque[int] = deque()
+    segments = Segments()
+    arena = Arena(1 << 30, segments.announce, segments.retract, unmapped=unmapped)
+    first = arena.take(1024)
+    cached = arena.take(2048)
+    arena.free(cached)
+    lent = arena.lend(1024)
+    unmapped.append(first.segment.number)
+    other = arena.take(2048)
+    assert other.segment is not first.segment
+    assert segments.sizes == {other.segment.number: MIB}
+    arena.free(first)
+    assert arena.take(1024).segment is other.segment
+    assert arena.find(ctypes.addressof(lent), 1024) is None
+    del lent
+    gc.collect()
+    assert arena.take(1024).segment is other.segment
+    assert arena.size_bytes == MIB
     arena.close()
 
 

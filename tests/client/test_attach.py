@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import threading
@@ -20,8 +21,10 @@ from ringd.errors import (
     DaemonLostError,
     InvalidArgumentError,
     RendezvousError,
+    ResourceError,
 )
 from ringd.wire import ipc
+from ringd_client import _attach, _stack
 from tests.client.stub_daemon import StubDaemon
 
 Connect = Callable[..., Any]
@@ -168,3 +171,56 @@ async def test_a_cancelled_attempt_leaves_nothing_behind(daemon: StubDaemon) -> 
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(ringd_client.connect_async(socket=daemon.path), 0.1)
     assert await asyncio.to_thread(daemon.gone.wait, 2)
+
+
+@both
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_who_can_open_no_socket_is_told_so_and_not_that_no_daemon_listens(
+    connect: Connect, daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(path: str) -> socket.socket:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    monkeypatch.setattr(_attach, "dial", refuse)
+    with pytest.raises(ResourceError, match=r"\(process \d+\).* out of file descriptors") as caught:
+        connect(socket=daemon.path, timeout_s=5)
+    assert caught.value.fields["resource"] == "file descriptors"
+
+
+@both
+def test_without_proc_a_program_connects_all_the_same(
+    connect: Connect, daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(number: int) -> bool:
+        raise FileNotFoundError(2, "No such file or directory", "/proc/self/status")
+
+    monkeypatch.setattr(_stack, "_file", None)
+    monkeypatch.setattr(_stack, "_is_taken", missing)
+    connect(socket=daemon.path, timeout_s=5)
+    assert "stack_signal" not in daemon.log[0][1]
+
+
+@both
+def test_the_last_words_of_a_daemon_that_does_not_read_ours_are_heard(
+    connect: Connect, tmp_path: Path
+) -> None:
+    """It may close before HELLO is sent, or without reading it."""
+    path = tmp_path / "0.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def turn_away() -> None:
+            conversation, _ = listener.accept()
+            with conversation:
+                error = ResourceError("rank 1's daemon is out of all", rank=1)
+                conversation.send(ipc.pack(ipc.REFUSED, error.to_wire()))
+
+        thread = threading.Thread(target=turn_away)
+        thread.start()
+        with pytest.raises(ResourceError, match="rank 1's daemon is out of all"):
+            connect(socket=str(path), timeout_s=5)
+        thread.join()

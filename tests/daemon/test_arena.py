@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import mmap
 import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from ringd.daemon.arena import MappedArena
-from ringd.errors import InvalidArgumentError
+from ringd.errors import InvalidArgumentError, ResourceError
 
 SIZE = 64 * 1024
 F_ADD_SEALS, SEAL_SHRINK = 1033, 2
@@ -97,3 +99,38 @@ def test_a_slice_that_is_still_held_outlives_its_segment(segment: Callable[..., 
     arena.close()
     assert arena.mapped_bytes == 0
     assert bytes(held) == b"12345678"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC])
+def test_a_segment_that_there_is_no_room_for_costs_its_calls_alone(
+    segment: Callable[..., int], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    arena = MappedArena(3)
+    arena.add(1, SIZE, segment())
+    with monkeypatch.context() as patched:
+        patched.setattr(mmap, "mmap", refuse)
+        lack = arena.add(2, SIZE, segment())
+    assert lack is not None
+    for _ in range(2):
+        with pytest.raises(ResourceError, match="rank 3's daemon") as caught:
+            arena.region(2, 0, 8)
+        assert (caught.value.fields["rank"], caught.value.fields["segment"]) == (3, 2)
+    assert len(arena.region(1, 0, 8)) == 8
+    arena.drop(2)
+    assert arena.add(2, SIZE, segment()) is None
+    assert len(arena.region(2, 0, 8)) == 8
+    arena.close()
+
+
+def test_what_else_the_system_refuses_is_the_clients_fault(
+    segment: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    with pytest.raises(InvalidArgumentError, match="can't be mapped: .*Permission denied"):
+        MappedArena(3).add(1, SIZE, segment())

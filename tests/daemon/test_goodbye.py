@@ -29,6 +29,7 @@ class Witness:
     """As much of a node as is told of a trainer's end and of its calls."""
 
     log = logging.getLogger("test")
+    rank = 0
 
     def __init__(self) -> None:
         self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()

@@ -24,6 +24,7 @@ class Attaching:
     """As much of a node as an attaching trainer meets; calls are taken and never answered."""
 
     log = logging.getLogger("test")
+    rank = 0
 
     def __init__(self) -> None:
         self.attached: asyncio.Future[Session] = asyncio.get_running_loop().create_future()

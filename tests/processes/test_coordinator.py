@@ -306,6 +306,24 @@ def test_when_the_daemon_that_held_it_is_killed_all_survivors_have_one_verdict_a
     all_sum(group)
 
 
+@pytest.mark.slow
+def test_a_fresh_daemon_finds_the_successor_through_the_one_that_has_yielded(
+    embedded: Make,
+) -> None:
+    """Rank 0's daemon stands still for so long that it is succeeded; then rank 3's is replaced."""
+    group = embedded(4)
+    group.connect()
+    group.daemon_signal(0, signal.SIGSTOP)
+    await_in_logs(group, [1], "holds the rendezvous from now on")
+    group.daemon_signal(0, signal.SIGCONT)
+    await_in_logs(group, [0], "leaves the rendezvous to")
+    group.kill_daemon(3)
+    group.start_daemon(3)
+    await_in_logs(group, [0], "the rendezvous has moved to")
+    where = group.trainers[1]
+    until(lambda: 3 in where.do(coordinator.group_status)["joined"], "rank 3 has joined")
+
+
 def test_a_job_of_ringd_run_outlives_the_daemon_that_holds_its_rendezvous(
     folder: Path, owner: str
 ) -> None:

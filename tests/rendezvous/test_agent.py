@@ -233,3 +233,29 @@ def test_an_exception_of_the_daemon_ends_the_connection_and_is_told(
         assert any(record.exc_info for record in caplog.records)
 
     in_memory(act)
+
+
+def test_a_connection_that_ends_as_soon_as_it_was_made_is_not_taken_for_a_return() -> None:
+    async def act(scene: Scene) -> None:
+        await scene.start()
+        member = scene.member(0)
+        await member.join()
+        loop, claims = asyncio.get_running_loop(), 0
+
+        def lose() -> None:
+            member.transport.reset()
+            member.agent.lose(ConnectionResetError("at once"))
+
+        def claim() -> None:
+            nonlocal claims
+            claims += 1
+            if claims == 1:  # before whoever dialled goes on
+                loop.call_soon(lose)
+
+        member.diary.on_claim = claim  # type: ignore[method-assign]
+        lose()
+        await member.diary.heard("coordinator back")
+        assert member.agent.connected
+        assert claims == 2
+
+    in_memory(act)

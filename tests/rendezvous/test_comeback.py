@@ -42,7 +42,7 @@ class World:
             settings=RetrySettings(),
         )
 
-    async def _join(self, address: Address, until: float) -> None:
+    async def _join(self, address: Address, until: float) -> Address:
         self.tried.append(address)
         answer = self.answers.get(address, "gone")
         if answer == "silent":
@@ -50,9 +50,12 @@ class World:
             raise TimeoutError
         if answer == "gone":
             raise ConnectionRefusedError(111, "refused")
-        if answer != "here":
+        if answer.startswith("at "):  # referred, and taken there
+            address = daemon(int(answer[3:]))
+        elif answer != "here":
             raise HandshakeRefusedError("no", reason=answer)
         self.taken.append(address)
+        return address
 
     def _succeed(self, silent: frozenset[int]) -> Address:
         self.succeeded.append(silent)
@@ -139,6 +142,49 @@ def test_while_a_lower_rank_lives_a_higher_one_may_have_it() -> None:
         world.answers |= {daemon(0): "not_rendezvous", daemon(3): "here"}
         assert await world.until_taken() == daemon(3)
         assert not world.succeeded
+
+    play(act)
+
+
+def test_a_higher_rank_that_answered_in_an_earlier_search_does_not_come_before_us() -> None:
+    async def act() -> None:
+        world = World(1, 3, seat=0)
+        world.answers |= {daemon(0): "not_rendezvous", daemon(2): "not_rendezvous"}
+        asyncio.get_running_loop().call_later(1.0, world.answers.update, {daemon(0): "here"})
+        assert await world.until_taken() == daemon(0)
+        world.taken.clear()
+        world.answers[daemon(0)] = "gone"
+        assert await world.until_taken() == daemon(1)
+
+    play(act)
+
+
+def test_who_holds_it_comes_back_to_itself_though_others_live_before_it() -> None:
+    async def act() -> None:
+        world = World(2, 4, seat=0)
+        world.places.held = True
+        world.answers |= {daemon(0): "not_rendezvous", daemon(1): "not_rendezvous"}
+        assert await world.until_taken() == daemon(2)
+
+    play(act)
+
+
+@pytest.mark.parametrize("seat", [0, 3])
+def test_who_refuses_where_the_rendezvous_began_does_not_come_before_us_for_that(seat: int) -> None:
+    async def act() -> None:
+        world = World(1, 4, seat=seat, at=daemon(seat))
+        world.answers |= {HOME: "not_rendezvous", daemon(2): "not_rendezvous"}
+        assert await world.until_taken() == daemon(1)
+
+    play(act)
+
+
+def test_where_it_was_referred_to_is_where_the_rendezvous_is() -> None:
+    async def act() -> None:
+        world = World(1, 3, seat=None)
+        world.answers[HOME] = "at 2"
+        assert await world.until_taken() == daemon(2)
+        assert world.places.at == daemon(2)
 
     play(act)
 

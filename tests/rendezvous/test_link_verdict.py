@@ -41,3 +41,17 @@ def test_most_accused_is_named_and_a_tie_goes_to_the_lowest_reporter(
         verdict = judge(reports, 4)
         assert (verdict.rank, verdict.link, verdict.detail) == (rank, link, detail)
         assert (verdict.case, verdict.epoch) == ("link lost", 4)
+
+
+def test_who_says_that_it_is_its_own_fault_is_named_whoever_else_is_accused() -> None:
+    reports = [
+        LinkLost(1, 2, "no answer", 4),
+        LinkLost(3, 2, "no answer", 4),
+        LinkLost(0, 2, "rank 0's daemon is out of file descriptors", 4, own=True),
+    ]
+    for seed in range(6):
+        random.Random(seed).shuffle(reports)
+        verdict = judge(reports, 4)
+        assert (verdict.rank, verdict.link) == (0, (2, 0))
+        text = "rank 0 has no link to rank 2: rank 0's daemon is out of file descriptors"
+        assert verdict.detail == text

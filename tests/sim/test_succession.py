@@ -11,9 +11,10 @@ import pytest
 
 from ringd.errors import CollectiveTimeoutError, PeerLostError, QuorumLostError, RingdError
 from ringd.rendezvous.membership import DEAD_AFTER_S
-from ringd.sim.cluster import SimTrainer
+from ringd.rendezvous.observer import ask_status, observer_credentials
+from ringd.sim.cluster import JOB, SECRET, SimTrainer
 from ringd.sim.invariants import disagreement, leftovers
-from ringd.transport.memory import Death
+from ringd.transport.memory import Death, MemoryTransport
 from tests.engine.scene import ALL_REDUCE, Ended, Scene
 
 LARGE = replace(ALL_REDUCE, shape=(60_000,), algorithm="ring")
@@ -330,6 +331,47 @@ def test_a_holder_that_stood_still_steps_down_when_it_goes_on() -> None:
         await asyncio.sleep(4 * DEAD_AFTER_S)
         assert holders(scene) == [1]
         assert all(node.in_reach() for node in scene.cluster.nodes)
+
+    in_job(3, play)
+
+
+async def yielded(scene: Scene) -> None:
+    """Rank 0 holds the rendezvous, stands still, and steps down when it goes on."""
+    scene.network.stall(scene.host(0))
+    await asyncio.sleep(DEAD_AFTER_S + 2 * HEARTBEAT_S + 4.0)
+    scene.network.resume(scene.host(0))
+    await asyncio.sleep(4 * DEAD_AFTER_S)
+    assert holders(scene) == [1]
+    assert all(node.in_reach() for node in scene.cluster.nodes)
+
+
+def test_a_fresh_rank_that_knows_only_where_the_rendezvous_was_is_referred_to_it() -> None:
+    async def play(scene: Scene) -> None:
+        await yielded(scene)
+        scene.cluster.crash(2)
+        await asyncio.sleep(DEAD_AFTER_S)  # it is missed
+        fresh = scene.cluster.nodes[2] = scene.cluster.make_node(2)
+        await fresh.start(scene.loop.time() + 5.0)
+        scene.cluster.trainers[2] = SimTrainer(fresh)
+        joining = asyncio.create_task(scene.trainer(2).attach(30.0))
+        await asyncio.sleep(1.0)
+        for error, _ in await reform(scene, [1, 3, 4]):
+            assert error is None, error
+        await joining
+        await sum_of(scene, [1, 2, 3, 4])
+        assert fresh.absence()["address"] == str(scene.cluster.nodes[1].address)
+
+    in_job(5, play)
+
+
+def test_an_observer_that_knows_only_where_the_rendezvous_was_is_referred_to_it() -> None:
+    async def play(scene: Scene) -> None:
+        await yielded(scene)
+        transport = MemoryTransport(scene.network, "elsewhere")
+        looker = observer_credentials(JOB, SECRET)
+        at = scene.cluster.rendezvous_at
+        status = await ask_status(transport, looker, at, deadline=scene.loop.time() + 5.0)
+        assert status["joined"] == [0, 1, 2]
 
     in_job(3, play)
 

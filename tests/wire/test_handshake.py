@@ -22,6 +22,7 @@ from ringd.wire.handshake import (
     Dialer,
     Expectation,
     Identity,
+    Moved,
     Refusal,
     Reply,
 )
@@ -430,3 +431,52 @@ def test_credentials_without_substance_are_refused_at_once(wrong: dict[str, Any]
 def test_a_nonce_of_the_wrong_size_is_refused_at_once(nonce: bytes) -> None:
     with pytest.raises(ValueError, match="32 bytes"):
         make_dialer(nonce=nonce)
+
+
+def test_a_referral_comes_through_to_a_peer_that_both_have_proved_the_secret_to() -> None:
+    moved = Moved("fd00::1", 29401, 7)
+    asked: list[Identity] = []
+
+    def admit(peer: Identity) -> Refusal:
+        asked.append(peer)
+        return Refusal("moved", "it has moved", moved=moved)
+
+    of_dialer, of_acceptor, frames = converse(make_dialer(), make_acceptor(admit=admit))
+    assert of_dialer.refusal == of_acceptor.refusal == Refusal("moved", "it has moved", moved=moved)
+    assert asked == [DAEMON_1.identity]
+    assert split(frames[-1]) == (
+        Kind.REFUSED,
+        {"code": "moved", "text": "it has moved", "to": ["fd00::1", 29401], "epoch": 7},
+    )
+    assert len(frames[-1]) < 1024
+
+
+def test_a_referral_of_one_that_has_not_proved_the_secret_is_not_believed() -> None:
+    dialer = make_dialer()
+    dialer.begin()
+    header = {"code": "moved", "text": "come", "to": ["elsewhere", 1], "epoch": 1}
+    assert dialer.receive(Kind.REFUSED, header).refusal == Refusal("moved", "come")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"to": ["h", 1]},
+        {"to": ["h", 1], "epoch": -1},
+        {"to": ["h", 1], "epoch": True},
+        {"to": ["h", 0], "epoch": 1},
+        {"to": ["h", 65536], "epoch": 1},
+        {"to": ["", 1], "epoch": 1},
+        {"to": ["h" * 256, 1], "epoch": 1},
+        {"to": ["h\n", 1], "epoch": 1},
+        {"to": [b"h", 1], "epoch": 1},
+        {"to": ["h"], "epoch": 1},
+        {"to": "h:1", "epoch": 1},
+    ],
+)
+def test_a_malformed_referral_is_a_plain_refusal(fields: dict[str, Any]) -> None:
+    dialer, acceptor = make_dialer(), make_acceptor()
+    challenge = acceptor.receive(*split(dialer.begin())).frame
+    dialer.receive(*split(challenge))
+    reply = dialer.receive(Kind.REFUSED, {"code": "moved", "text": "come", **fields})
+    assert reply.refusal == Refusal("moved", "come")

@@ -21,6 +21,7 @@ from typing import Any, Final, Self
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ringd.config import environment
+from ringd.config.folders import make_folders
 from ringd.errors import ConfigError, RendezvousError, RingdError
 from ringd_client._launch import Launch, launch_of
 from ringd_client.torch import store as stores
@@ -180,8 +181,8 @@ def _dumps() -> Path | None:
     if given.get(environment.variable("dump_dir")):
         return Path(given[environment.variable("dump_dir")])
     folder = environment.runtime_dir(given) / "last-failure"
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with contextlib.suppress(OSError, ConfigError):
+        make_folders(folder)
     return folder
 
 

@@ -225,3 +225,14 @@ def drain(stage: Stage, small: int, large: int) -> list[int]:
         if not (taken == number).all():
             wrong.append(number)
     return wrong[:20]
+
+
+def between(stage: Stage, ranks: list[int]) -> dict[str, Any] | None:
+    """One of two ranks sends to the other: how that ended; None: on the others nothing happened."""
+    comm = stage.comm
+    if comm.rank not in ranks:
+        return None
+    first, second = ranks
+    if comm.rank == first:
+        return outcome(lambda: comm.send(np.ones(3), second))
+    return outcome(lambda: comm.recv(np.zeros(3), first) and None)

@@ -1,0 +1,106 @@
+"""A rank that runs out of file descriptors is named, with its limit; the others go on with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.processes.harness import Daemons
+from tests.processes.programs import basics, calls, messages
+
+Make = Callable[..., Daemons]
+PLAIN = [{"shape": [3]}]
+
+
+@contextlib.contextmanager
+def no_descriptor_left(pid: int) -> Iterator[int]:
+    """While this lasts, a process can open nothing; its limit."""
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    taken = {int(fd) for fd in os.listdir(f"/proc/{pid}/fd")}
+    limit = min(set(range(len(taken) + 1)) - taken)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+    try:
+        yield limit
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def is_whole(group: Daemons) -> None:
+    """The next call is an ordinary one."""
+    for told in group.do(calls.sequence, calls=PLAIN):
+        assert told[0]["error"] is None, told
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_daemon_that_can_map_no_memory_is_named_by_all_and_works_again_with_descriptors(
+    daemons: Make, victim: int
+) -> None:
+    group = daemons(3)
+    group.connect()
+    with no_descriptor_left(group.daemon_pid(victim)) as limit:
+        told = [ends[0] for ends in group.do(calls.sequence, calls=PLAIN)]
+    text = f"rank {victim}'s daemon is out of file descriptors (limit {limit}): raise `ulimit -n`"
+    for rank, end in enumerate(told):
+        expected = "ResourceError" if rank == victim else "CollectiveMismatchError"
+        assert end["error"] == expected, end
+        assert end["retry"] == "same_epoch"
+        assert text in end["text"]
+        if rank == victim:
+            assert (end["fields"]["rank"], end["fields"]["limit"]) == (victim, limit)
+        else:
+            assert end["fields"]["ranks"] == [victim]
+    is_whole(group)
+
+
+def test_a_trainer_that_its_daemon_has_no_descriptor_for_hears_whose_it_is(daemons: Make) -> None:
+    group = daemons(2)
+    trainer = group.trainer(1)
+    trainer.do(basics.disconnect)  # it is up
+    with no_descriptor_left(group.daemon_pid(1)) as limit:
+        for _ in range(2):
+            told = trainer.do(basics.try_connect, timeout_s=30.0)
+            assert told["error"] == "ResourceError", told
+            assert told["fields"]["rank"] == 1
+            assert f"rank 1's daemon is out of file descriptors (limit {limit})" in told["text"]
+    group.connect()
+    is_whole(group)
+
+
+def test_a_trainer_without_descriptors_says_so_of_itself(daemons: Make) -> None:
+    group = daemons(2)
+    trainer = group.trainer(1)
+    trainer.do(basics.disconnect)
+    with no_descriptor_left(trainer.pid) as limit:
+        told = trainer.do(basics.try_connect, timeout_s=30.0)
+    assert told["error"] == "ResourceError", told
+    words = f"(process {trainer.pid}) is out of file descriptors (limit {limit}): raise `ulimit -n`"
+    assert words in told["text"]
+    group.connect()
+    is_whole(group)  # all that is loaded for a call is there
+    with no_descriptor_left(trainer.pid) as limit:
+        told = trainer.do(calls.sequence, calls=[{"shape": [1 << 20]}])[0]
+    assert told["error"] == "ResourceError", told
+    assert f"rank 1's trainer {words.partition(' is')[0]}" in told["text"]
+    assert f"(limit {limit})" in told["text"]
+    is_whole(group)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_daemon_that_can_make_no_link_is_named_by_the_verdict(daemons: Make, victim: int) -> None:
+    """Ranks 0 and 2 of 4 are no neighbours: their link is made at the first small all_reduce."""
+    group = daemons(4)
+    group.connect()
+    for neighbours in ([0, 1], [2, 3]):  # shared memory is there
+        group.do(messages.between, ranks=neighbours)
+    with no_descriptor_left(group.daemon_pid(victim)) as limit:
+        told = [ends[0] for ends in group.do(calls.sequence, calls=PLAIN)]
+    words = f"rank {victim}'s daemon is out of file descriptors (limit {limit}): raise `ulimit -n`"
+    for end in told:
+        assert end["error"] == "PeerLostError", told
+        assert end["fields"]["rank"] == victim, told
+        assert words in end["text"]
