@@ -322,7 +322,9 @@ def _listed(ranks: tuple[int, ...]) -> str:
 
 def unreadable(exc: Exception) -> InvalidTensorError:
     """The error of a call one of whose arguments, most likely a tensor, raised when it was read."""
-    return InvalidTensorError(f"an argument can't be read: {exc!r}")
+    return InvalidTensorError(
+        f"an argument can't be read: {exc!r}; pass an ordinary tensor, array or number"
+    )
 
 
 def positive(name: str, value: float) -> float:

@@ -193,7 +193,9 @@ def test_both_sides_raise_the_same_refusal() -> None:
         with pytest.raises(HandshakeRefusedError) as theirs:
             await dialling
         assert str(ours.value) == f"refused {there.peer}: {taken.text}"
-        assert str(theirs.value) == f"{channel.peer} refused us: {taken.text}"
+        assert str(theirs.value) == (
+            f"{channel.peer} refused us: {taken.text}; end that one first, or take another rank"
+        )
         for error in (ours.value, theirs.value):
             assert (error.reason, error.refused_by) == ("rank_taken", "acceptor")
 
