@@ -11,6 +11,8 @@ TORCH ?= cpu
 TORCH_INDEX ?=
 # Further arguments of demo, test, foreign, bench and sim.
 ARGS ?=
+# Files of ringd bench --json, for tables.
+JSON ?= bench.json
 # How many seeds sim runs.
 SEEDS ?= 500
 # Another version of torch, for matrix.
@@ -44,7 +46,7 @@ on pytorch.org gives its address), or take the CUDA build all the same:
 endef
 export NO_TORCH
 
-.PHONY: help setup demo test slow foreign matrix test-compose test-lan check format bench docs sim dist clean
+.PHONY: help setup demo test slow foreign matrix test-compose test-lan check format bench tables docs sim dist clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -104,6 +106,9 @@ format: $(STAMP) ## Put the code in its format, and repair what the linter can
 
 bench: $(STAMP) ## Measure all_reduce beside gloo (ARGS="--quick" for a shorter run)
 	.venv/bin/ringd bench $(BENCH) $(ARGS)
+
+tables: $(STAMP) ## Print what README and docs/bench.md show of a bench (JSON="bench.json torch.json")
+	$(PY) -m ringd.bench.markdown $(JSON)
 
 docs: $(STAMP) ## Test the documentation: its links, its code blocks
 	$(PY) -m pytest tests/docs $(ARGS)

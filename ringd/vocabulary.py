@@ -393,7 +393,8 @@ def check_reduction(dtype: str, reduce_op: str) -> None:
 def _check_members(members: tuple[int, ...], world_size: int) -> None:
     if len(set(members)) != len(members) or not all(0 <= m < world_size for m in members):
         raise InvalidArgumentError(
-            f"ranks {list(members)} are not different ranks of a group of {world_size}"
+            f"ranks {list(members)} are not different ranks of a group of {world_size}: name each "
+            f"member once, from 0 to {world_size - 1}"
         )
 
 

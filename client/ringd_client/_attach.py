@@ -248,7 +248,7 @@ def _membership(answer: bytes | memoryview, path: str) -> Membership:
     except (ValueError, KeyError, TypeError) as exc:
         raise DaemonLostError(
             f"what listens at {path} does not speak ringd's client protocol, version "
-            f"{ipc.VERSION} ({exc!r})"
+            f"{ipc.VERSION} ({exc!r}). Install the same ringd for both, or name another socket"
         ) from exc
     if kind == ipc.REFUSED:
         raise from_wire(body)
@@ -280,7 +280,7 @@ def _why_ended(transport: Transport, cause: OSError, path: str) -> RingdError:
 def _gone(path: str) -> DaemonLostError:
     return DaemonLostError(
         f"the daemon at {path} closed the connection before the group was complete; "
-        "its log says why",
+        "its log says why. Start it anew, and connect again",
         socket=path,
     )
 
@@ -288,7 +288,8 @@ def _gone(path: str) -> DaemonLostError:
 def _no_answer(path: str, deadline: Deadline) -> RendezvousError:
     return RendezvousError(
         f"the daemon at {path} did not answer within {deadline.timeout_s:g} s "
-        f"and {GRACE_S:g} s more: it is stopped, or far too busy",
+        f"and {GRACE_S:g} s more: it is stopped, or far too busy. Look at its log and "
+        "its process",
         socket=path,
         timeout_s=deadline.timeout_s,
     )

@@ -330,7 +330,9 @@ def _listed(ranks: tuple[int, ...]) -> str:
 def unreadable(exc: Exception) -> RingdError:
     """The error of a call one of whose arguments, most likely a tensor, raised when it was read;
     or what of its library was to be loaded for that."""
-    return out_of(exc) or InvalidTensorError(f"an argument can't be read: {exc!r}")
+    return out_of(exc) or InvalidTensorError(
+        f"an argument can't be read: {exc!r}; pass an ordinary tensor, array or number"
+    )
 
 
 def positive(name: str, value: float) -> float:

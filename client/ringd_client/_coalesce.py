@@ -79,7 +79,8 @@ class Member:
         """
         if self.source is not None and _described(self.source, self.tensor) != self.described:
             raise InvalidTensorError(
-                f"the input of {self.kind.spec.collective} was resized before the end of the block"
+                f"the input of {self.kind.spec.collective} was resized in the block: "
+                "resize it when the block is over"
             )
 
 
@@ -154,7 +155,9 @@ class Batch:
         """
         caller._state.admit_call(caller.group, caller.epoch)
         if caller._batch is not None:
-            raise InvalidArgumentError("this communicator has an open coalesce block already")
+            raise InvalidArgumentError(
+                "this communicator has an open coalesce block already: leave it first"
+            )
         return cls(caller, current)
 
     def is_callers(self) -> bool:
@@ -330,7 +333,8 @@ def _joint_kind(kinds: Kinds, members: list[Member]) -> Kind:
 def misplaced(name: str) -> InvalidArgumentError:
     """The error of a call that a coalesce block can't keep."""
     return InvalidArgumentError(
-        f"{name} can't be called in a coalesce block; it takes {', '.join(sorted(COALESCED))}"
+        f"{name} can't be called in a coalesce block: call it outside; a block takes "
+        f"{', '.join(sorted(COALESCED))}"
     )
 
 

@@ -116,7 +116,9 @@ class ClientState:
             raise self.ended.copy()
         if group and group not in self.groups:
             raise CommunicatorClosedError(
-                f"rank {self.rank}: the communicator of group {group} is closed", group=group
+                f"rank {self.rank}: the communicator of group {group} is closed; to go on, make "
+                "a new one on all its members",
+                group=group,
             )
         if len(self.pending) + count > self.max_in_flight:
             raise TooManyOperationsError(
@@ -365,7 +367,9 @@ class ClientState:
 
     def closed(self) -> CommunicatorClosedError:
         """The error of a communicator that was closed."""
-        return CommunicatorClosedError(f"rank {self.rank}: the communicator is closed")
+        return CommunicatorClosedError(
+            f"rank {self.rank}: the communicator is closed; to go on, connect() again"
+        )
 
     def expired(self, now: float) -> list[Operation[Any]]:
         """Unfinished operations that the client must give up by its own clock."""
@@ -376,7 +380,7 @@ class ClientState:
         """A child has no daemon: nothing of its parent's operations will ever be answered."""
         self.ended = CommunicatorClosedError(
             f"rank {self.rank}: the communicator belongs to the parent of this process; "
-            "a forked child can't use it"
+            "a forked child can't use it. Fork first, and connect() in the process that calls"
         )
         for operation in self.pending.values():
             operation.lock = OwnedLock()

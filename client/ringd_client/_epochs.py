@@ -104,7 +104,9 @@ def reform(caller: Caller, *, min_size: int = 1, timeout_s: float = 60.0) -> Ste
     _check_world(caller, "reform")
     state = caller._state
     if state.reforms:
-        raise InvalidArgumentError("another reform of this communicator has not ended yet")
+        raise InvalidArgumentError(
+            "another reform of this communicator has not ended yet: call when it has returned"
+        )
     began = time.monotonic()
     wish = {
         "min_size": int(min_size),
@@ -165,7 +167,8 @@ def _number(value: Any) -> int:
 def _check_world(caller: Caller, name: str) -> None:
     if caller.group:
         raise InvalidArgumentError(
-            f"{name} is a call of the world's communicator, not of group {caller.group}",
+            f"{name} is a call of the world's communicator, not of group {caller.group}: call it "
+            "on what connect() returned",
             group=caller.group,
         )
 

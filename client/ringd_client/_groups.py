@@ -81,5 +81,5 @@ def _word(name: str, value: Any) -> int:
     except TypeError:
         raise InvalidArgumentError(f"{name} is a whole number, not {value!r}") from None
     if not -_WORD_LIMIT <= number < _WORD_LIMIT:
-        raise InvalidArgumentError(f"{name} {number} does not fit 64 bits")
+        raise InvalidArgumentError(f"{name} {number} does not fit 64 bits: pass a smaller one")
     return number

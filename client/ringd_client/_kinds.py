@@ -16,6 +16,7 @@ from ringd.vocabulary import MAX_DIMS, OpSpec, check_spec
 from ringd_client._parts import Parts, Shape, Shapes, Whole, divide
 from ringd_client._reductions import word_of
 from ringd_client._segments import size_class
+from ringd_client._tensors import CONVERT
 
 MAX_KEPT: Final = 4096
 """Kinds of calls that are remembered; beyond it the memory starts anew."""
@@ -209,7 +210,9 @@ def check_dtypes(name: str, dtype: str, other: str, other_dtype: str) -> None:
         InvalidTensorError: they do.
     """
     if dtype != other_dtype:
-        raise InvalidTensorError(f"dtypes differ: {name} is {dtype}, {other} is {other_dtype}")
+        raise InvalidTensorError(
+            f"dtypes differ: {name} is {dtype}, {other} is {other_dtype}; {CONVERT}"
+        )
 
 
 def checked_shape(shape: Shape) -> Shape:
@@ -219,5 +222,7 @@ def checked_shape(shape: Shape) -> Shape:
         InvalidTensorError: too many dimensions.
     """
     if len(shape) > MAX_DIMS:
-        raise InvalidTensorError(f"a tensor of {len(shape)} dimensions is over {MAX_DIMS}")
+        raise InvalidTensorError(
+            f"a tensor of {len(shape)} dimensions is over {MAX_DIMS}; pass tensor.reshape(-1)"
+        )
     return tuple(shape)

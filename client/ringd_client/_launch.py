@@ -62,7 +62,8 @@ def launch_of(environ: Environ) -> Launch | None:
 def _checked(launch: Launch) -> Launch:
     if not 0 <= launch.rank < launch.world_size:
         raise ConfigError(
-            f"{launch.launcher} says that this is rank {launch.rank} of {launch.world_size}"
+            f"{launch.launcher} says that this is rank {launch.rank} of {launch.world_size}; put "
+            "one of them right: ranks are numbered from 0 on"
         )
     return launch
 

@@ -36,7 +36,7 @@ class NumpyAdapter:
     def describe(self, tensor: Any) -> tuple[str, tuple[int, ...]]:
         name = _NAMES.get(tensor.dtype)
         if name is None:
-            raise unsupported_dtype(tensor.dtype)
+            raise _unsupported(tensor.dtype)
         return name, tensor.shape
 
     def check_output(self, tensor: Any) -> int:
@@ -70,7 +70,8 @@ class NumpyAdapter:
     def store(self, tensor: Any, segment: Segment, offset: int, size_bytes: int) -> None:
         if tensor.nbytes != size_bytes:
             raise InvalidTensorError(
-                f"the output had {size_bytes} bytes when the call began and has {tensor.nbytes} now"
+                f"the output had {size_bytes} bytes when the call began and has {tensor.nbytes} "
+                "now; resize it when the call is over"
             )
         if size_bytes <= SHORT_COPY_BYTES and _has_plain_bytes(tensor):
             memoryview(tensor).cast("B")[:] = segment.view[offset : offset + size_bytes]
@@ -97,7 +98,19 @@ class NumpyAdapter:
         try:
             return _NAMES[np.dtype(dtype)]
         except (KeyError, TypeError):
-            raise unsupported_dtype(dtype) from None
+            raise _unsupported(dtype) from None
+
+
+def _unsupported(dtype: Any) -> UnsupportedTypeError:
+    """The error for a dtype that is not in ``_NAMES``; of swapped bytes it says which are not."""
+    native = dtype.newbyteorder("=") if isinstance(dtype, np.dtype) else None
+    if native is None or native not in _NAMES:
+        return unsupported_dtype(dtype)
+    return UnsupportedTypeError(
+        f"dtype {dtype.str} has its bytes in another order than this machine: pass "
+        f'array.astype("{native.str}")',
+        dtype=str(dtype),
+    )
 
 
 def _has_plain_bytes(tensor: Any) -> bool:

@@ -53,7 +53,8 @@ class _Terms:
         if terms != [self.limit_bytes, ~self.limit_bytes, self.root, ~self.root]:
             raise CollectiveMismatchError(
                 "the ranks do not pass the same root and max_object_bytes: here these are "
-                f"{self.root if self.root >= 0 else 'none'} and {self.limit_bytes}",
+                f"{self.root if self.root >= 0 else 'none'} and {self.limit_bytes}. "
+                "Pass the same on all",
                 group=caller.group,
             )
         return int(length)
@@ -253,7 +254,7 @@ def _check_lengths(caller: Caller, terms: _Terms, lengths: dict[int, int]) -> No
             world_rank = caller.ranks[rank]
             raise ObjectTooLargeError(
                 f"the object of rank {world_rank} has {length:,} bytes as msgpack; "
-                f"max_object_bytes is {terms.limit_bytes:,}",
+                f"max_object_bytes is {terms.limit_bytes:,}. Raise it on all ranks, or send less",
                 rank=world_rank,
                 size_bytes=length,
                 limit_bytes=terms.limit_bytes,
@@ -301,6 +302,9 @@ def _array(data: bytes) -> Any:
 # ------------------------------------------------------------ objects
 
 
+_CARRIED: Final = "None, bool, int, float, str, bytes, and lists and dicts of them"
+
+
 def _packed(obj: Any) -> bytes:
     """An object as bytes that every rank can read.
 
@@ -312,8 +316,8 @@ def _packed(obj: Any) -> bytes:
         _unpack(data)  # a tuple as a key is written, and can't be read
     except Exception as exc:  # msgpack raises several unrelated classes
         is_array = any(library in str(exc) for library in ("'numpy.", "'torch.", "'Tensor'"))
-        hint = "; pass a scalar's .item(), an array's .tolist()" if is_array else ""
-        raise UnsupportedTypeError(f"msgpack can't carry the object: {exc}{hint}") from exc
+        hint = "a scalar's .item(), an array's .tolist()" if is_array else _CARRIED
+        raise UnsupportedTypeError(f"msgpack can't carry the object: {exc}; pass {hint}") from exc
     return data
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from ringd.errors import InvalidArgumentError, InvalidTensorError
 from ringd.vocabulary import DTYPES
 from ringd_client._segments import Segment
-from ringd_client._tensors import Adapter, Carrier, adapter_of
+from ringd_client._tensors import CONVERT, Adapter, Carrier, adapter_of
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = tuple[Shape, ...]
@@ -37,7 +37,7 @@ class Parts:
         if len(dtypes) != 1:
             raise InvalidTensorError(
                 f"{argument} is a list of tensors of one dtype, one for each rank; "
-                + (f"it has {', '.join(sorted(dtypes))}" if dtypes else "it is empty")
+                + (f"it has {', '.join(sorted(dtypes))}; {CONVERT}" if dtypes else "it is empty")
             )
         (self.dtype,) = dtypes
         self.shapes: Shapes = tuple(tuple(shape) for _, shape in described)
@@ -148,7 +148,8 @@ def divide(
     shapes = whole.shapes
     if shapes is not None and len(shapes) != world_size:
         raise InvalidTensorError(
-            f"{whole.name} is a list of {len(shapes)} tensors; {world_size} ranks have one each"
+            f"{whole.name} is a list of {len(shapes)} tensors; {world_size} ranks have one each: "
+            f"pass {world_size}"
         )
     if counts is None and shapes is not None and {prod(s) for s in shapes} != {prod(part)}:
         counts = _rows_of(whole, shapes, part)
@@ -166,7 +167,7 @@ def _rows_of(whole: Whole, shapes: Shapes, part: Shape) -> Shape:
     if not part or any(shape[1:] != part[1:] or not shape for shape in shapes):
         raise InvalidTensorError(
             f"parts of different sizes are to differ in their first dimension only: "
-            f"{whole.part_name} has shape {part}, {whole.name} has {_listed(shapes)}"
+            f"{whole.part_name} has shape {part}, {whole.name} has {_listed(shapes)}; reshape them"
         )
     return tuple(shape[0] for shape in shapes)
 
@@ -180,6 +181,8 @@ def _check_equal(whole: Whole, part: Shape, world_size: int) -> None:
             f"{whole.name} of shape {whole.shape} has {count} elements; "
             f"{world_size} ranks times {whole.part_name} of shape {part} are {wanted}"
             + (" (output comes first)" if count * world_size == prod(part) else "")
+            + f". Pass one of {wanted} elements, or, where the parts are uneven, say so by counts "
+            "or a list"
         )
 
 
@@ -190,20 +193,21 @@ def _check_counts(whole: Whole, part: Shape, counts: Shape, rank: int, world_siz
         )
     if not part or part[0] != counts[rank]:
         raise InvalidArgumentError(
-            f"counts[{rank}] is {counts[rank]}, and {whole.part_name} of this rank has shape {part}"
+            f"counts[{rank}] is {counts[rank]}, and {whole.part_name} of this rank has shape "
+            f"{part}: the count of a rank is the first dimension of its part; make them equal"
         )
     row = prod(part[1:])
     if whole.shape is not None and prod(whole.shape) != sum(counts) * row:
         raise InvalidTensorError(
             f"{whole.name} of shape {whole.shape} has {prod(whole.shape)} elements; "
-            f"{sum(counts)} rows of shape {part[1:]} are {sum(counts) * row}"
+            f"{sum(counts)} rows of shape {part[1:]} are {sum(counts) * row}; make them equal"
         )
     if whole.shapes is not None and any(
         prod(shape) != n * row for shape, n in zip(whole.shapes, counts, strict=True)
     ):
         raise InvalidTensorError(
             f"{whole.name} has {_listed(whole.shapes)}; counts are {list(counts)} rows of "
-            f"{part[1:]}"
+            f"{part[1:]}; make them equal"
         )
 
 
@@ -235,7 +239,10 @@ def exchange(output: Exchanged, sent: Exchanged, rank: int, world_size: int) -> 
         InvalidArgumentError: the splits do not fit the shapes.
     """
     if (output.shape is None) != (sent.shape is None):
-        raise InvalidTensorError("input and output are to be both tensors, or both lists of them")
+        raise InvalidTensorError(
+            "one of input and output is a tensor and the other a list: pass two tensors, or two "
+            "lists"
+        )
     row: Shape
     if output.shape is None:
         row, splits, unit = (), _listed_sizes(output, sent, world_size), "elements"
@@ -244,13 +251,14 @@ def exchange(output: Exchanged, sent: Exchanged, rank: int, world_size: int) -> 
         if not output.shape or not sent.shape or sent.shape[1:] != row:
             raise InvalidTensorError(
                 f"input and output of all_to_all consist of rows of one shape; input has shape "
-                f"{sent.shape}, output {output.shape}"
+                f"{sent.shape}, output {output.shape}; reshape one of them"
             )
         splits, unit = _split(sent, world_size) + _split(output, world_size), "rows"
     ours, back = splits[rank], splits[world_size + rank]
     if ours != back:
         raise InvalidArgumentError(
-            f"rank {rank} sends itself {ours} {unit} and expects {back} from itself"
+            f"rank {rank} sends itself {ours} {unit} and expects {back} from itself; make its own "
+            "share of input and output equal"
         )
     return row, splits
 
@@ -277,11 +285,13 @@ def _listed_sizes(output: Exchanged, sent: Exchanged, world_size: int) -> Shape:
     """The elements for each rank, then from each, of two lists."""
     for side in (sent, output):
         if side.splits is not None:
-            raise InvalidArgumentError(f"{side.name}_splits are for a tensor; a list has sizes")
+            raise InvalidArgumentError(
+                f"{side.name}_splits are for a tensor; a list has sizes: leave them out"
+            )
         if len(side.shapes or ()) != world_size:
             raise InvalidTensorError(
                 f"{side.name} is a list of {len(side.shapes or ())} tensors; {world_size} ranks "
-                "have one each"
+                f"have one each: pass {world_size}"
             )
     return tuple(prod(shape) for shape in (sent.shapes or ()) + (output.shapes or ()))
 

@@ -290,7 +290,9 @@ class Planner:
         try:
             ranks = tuple(members)
         except Exception:  # whatever the caller's object raises
-            raise InvalidArgumentError(f"ranks are numbers of ranks, not {members!r}") from None
+            raise InvalidArgumentError(
+                f"ranks are numbers of ranks, like [0, 2], not {members!r}"
+            ) from None
         ranks = tuple(self.kinds.checked_rank("a member", member) for member in ranks)
         if not in_order:
             ranks = tuple(sorted(ranks))
@@ -316,7 +318,9 @@ class Planner:
         number = self.kinds.checked_rank(name, rank)
         if number == self.rank:
             raise InvalidArgumentError(
-                f"{name} {number} is this rank itself: a message goes to another one", rank=number
+                f"{name} {number} is this rank itself: a message goes to another one; copy "
+                "the tensor instead",
+                rank=number,
             )
         return number
 
@@ -433,7 +437,9 @@ class Planner:
         """The argument that only the root has."""
         if root == self.rank:
             if value is None:
-                raise InvalidTensorError(f"{name} is None on rank {root}, which is the root")
+                raise InvalidTensorError(
+                    f"{name} is None on rank {root}, which is the root: pass it there"
+                )
             return carrier_of(value, name)
         if value is not None:
             raise InvalidTensorError(

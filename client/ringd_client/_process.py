@@ -12,14 +12,19 @@ import os
 import sys
 import threading
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, Literal, NoReturn, Protocol
 
+import ringd
 from ringd.wire.raised import Raised
 
 _PACKAGE: Final = str(Path(__file__).parent)
+_SYSTEM: Final = Path(ringd.__file__).parent
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +112,31 @@ def _raised(exc: BaseException, place: tuple[str, int] | None) -> Raised:
 
 
 def _place(exc: BaseException) -> tuple[str, int]:
-    """The innermost line of the traceback that is not ours."""
-    for frame in reversed(traceback.extract_tb(exc.__traceback__)):
-        if not _is_ours(frame.filename):
-            return frame.filename, frame.lineno or 0
-    return "", 0
+    """The innermost line of the traceback in the program's own code."""
+    return _innermost(reversed(list(traceback.walk_tb(exc.__traceback__))))
 
 
-def _is_ours(filename: str) -> bool:
-    return filename.startswith(_PACKAGE)
+def _innermost(walked: Iterable[tuple[FrameType, int]]) -> tuple[str, int]:
+    """Of frames and lines, the innermost first: the file and line of the first in the program's
+    own code. Where there is none, as the program is itself installed, the first that is not ours;
+    ("", 0): there is none either."""
+    places = [(frame.f_code.co_filename, line) for frame, line in walked]
+    foreign = [place for place in places if not place[0].startswith(_PACKAGE)]
+    return next((place for place in foreign if not _is_librarys(place[0])), (*foreign, ("", 0))[0])
+
+
+def _is_librarys(filename: str) -> bool:
+    """Whether a file belongs to the standard library, to a package that was installed, or to
+    ringd; or is no file but a part of one of them (``<frozen runpy>``)."""
+    if filename.startswith("<"):
+        return filename not in ("<string>", "<stdin>")  # python -c, and a program from a pipe
+    path = Path(filename)
+    if not _INSTALLED.isdisjoint(path.parts):
+        return True
+    folders = [Path(os.__file__).parent, _SYSTEM]
+    if sys.executable:
+        folders.append(Path(sys.executable).parent)  # where commands of packages are
+    return any(map(path.is_relative_to, folders))
 
 
 def _watch_exit() -> None:
@@ -154,7 +175,7 @@ def _note_exit(status: Any) -> None:
         caller = sys._getframe(2)
         leaving = SystemExit(status)
         leaving.__context__ = sys.exc_info()[1]
-        _exit = departure(leaving, (caller.f_code.co_filename, caller.f_lineno))
+        _exit = departure(leaving, _innermost(traceback.walk_stack(caller)))
 
 
 def _at_exit() -> None:

@@ -97,7 +97,8 @@ def _in_range(factor: int, dtype: str) -> int:
     low, high = (0, 2**bits) if dtype.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1))
     if not low <= factor < high:
         raise InvalidArgumentError(
-            f"the factor {factor} of premul_sum is out of the range of {dtype}: {low} to {high - 1}"
+            f"the factor {factor} of premul_sum is out of the range of {dtype}: take one "
+            f"from {low} to {high - 1}"
         )
     return factor
 
@@ -113,4 +114,6 @@ def _as_float(factor: Any) -> float:
     try:
         return float(factor)
     except OverflowError:
-        raise InvalidArgumentError("the factor of premul_sum is too large for a float") from None
+        raise InvalidArgumentError(
+            "the factor of premul_sum is too large for a float: pass a smaller one"
+        ) from None

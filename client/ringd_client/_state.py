@@ -129,6 +129,7 @@ def _with_room(leaf: Leaf) -> Leaf:
     except Exception as exc:  # no such library here, or no memory
         raise InvalidTensorError(
             f"a {leaf.library} tensor of {leaf.dtype} and shape {leaf.shape} can't be made: {exc!r}"
+            f". Have {leaf.library} and the memory for it here, or pass a state that has the tensor"
         ) from exc
     return leaf.holding(tensor)
 

@@ -143,10 +143,16 @@ def adapter_named(library: str) -> Adapter:
     raise InvalidArgumentError(f'like is "torch" or "numpy", not {library!r}')
 
 
+CONVERT: Final = "convert first: tensor.to(dtype), array.astype(dtype)"
+"""What to do about a dtype."""
+
+
 def unsupported_dtype(dtype: object) -> UnsupportedTypeError:
     """The error for a dtype that ringd does not move."""
     known = ", ".join(DTYPES)
-    return UnsupportedTypeError(f"dtype {dtype} is none of ringd's: {known}", dtype=str(dtype))
+    return UnsupportedTypeError(
+        f"dtype {dtype} is none of ringd's: {known}; {CONVERT}", dtype=str(dtype)
+    )
 
 
 def _find(cls: type, argument: str) -> Adapter:
@@ -161,7 +167,8 @@ def _find(cls: type, argument: str) -> Adapter:
         adapter = _numpy.adapter_for(cls)
     else:
         raise UnsupportedTypeError(
-            f"{argument} is to be a torch tensor or a numpy array, not {cls.__qualname__}",
+            f"{argument} is to be a torch tensor or a numpy array, not {cls.__qualname__}; "
+            "torch.as_tensor(...) or np.asarray(...) makes one",
             type=cls.__qualname__,
         )
     _by_class[cls] = adapter

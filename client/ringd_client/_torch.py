@@ -79,7 +79,9 @@ class TorchAdapter:
             return address
         if not is_plain:
             word = "conjugated" if tensor.is_conj() else "negated"
-            raise InvalidTensorError(f"the output is a lazily {word} view; pass a copy of it")
+            raise InvalidTensorError(
+                f"the output is a lazily {word} view; pass tensor.resolve_conj().resolve_neg()"
+            )
         if overlaps_itself(tensor.shape, tensor.stride(), 1):
             raise InvalidTensorError(
                 f"the output overlaps itself (shape {tuple(tensor.shape)}, strides "
@@ -103,7 +105,8 @@ class TorchAdapter:
     def store(self, tensor: Any, segment: Segment, offset: int, size_bytes: int) -> None:
         if tensor.nbytes != size_bytes:
             raise InvalidTensorError(
-                f"the output had {size_bytes} bytes when the call began and has {tensor.nbytes} now"
+                f"the output had {size_bytes} bytes when the call began and has {tensor.nbytes} "
+                "now; resize it when the call is over"
             )
         address = tensor.data_ptr()
         if not address or tensor.untyped_storage().nbytes() < size_bytes:

@@ -84,7 +84,10 @@ def put_together(form: Any, tensors: Iterator[Any]) -> Any:
 
 def _form(value: Any, path: str, depth: int, leaves: list[Leaf]) -> Any:
     if depth > MAX_DEPTH:
-        raise _unsupported(path, f"it is nested more than {MAX_DEPTH} deep, or contains itself")
+        raise _unsupported(
+            path,
+            f"it is nested more than {MAX_DEPTH} deep, or contains itself: pass less deep ones",
+        )
     if isinstance(value, dict):
         form: list[Any] = [_ORDERED if isinstance(value, OrderedDict) else _DICT]
         for key, item in value.items():
@@ -109,12 +112,12 @@ def _form(value: Any, path: str, depth: int, leaves: list[Leaf]) -> Any:
 def _plain(value: Any, path: str) -> Any:
     """What msgpack carries as it is."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        raise _unsupported(path, f"{value} does not fit 64 bits")
+        raise _unsupported(path, f"{value} does not fit 64 bits; pass it as text, or as bytes")
     if isinstance(value, str):
         try:
             value.encode()
         except UnicodeEncodeError as exc:
-            raise _unsupported(path, f"its text is no Unicode ({exc.reason})") from exc
+            raise _unsupported(path, f"its text is no Unicode ({exc.reason}): pass bytes") from exc
     return value
 
 

@@ -139,9 +139,13 @@ def _from_file(path: Path | None) -> Sourced:
         with path.open("rb") as file:
             content = tomllib.load(file)
     except OSError as exc:
-        raise ConfigError(f"the settings file {path} cannot be read: {exc.strerror}") from exc
+        raise ConfigError(
+            f"the settings file {path} cannot be read: {exc.strerror}; name another with --config"
+        ) from exc
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise ConfigError(f"the settings file {path} is not valid TOML: {exc}") from exc
+        raise ConfigError(
+            f"the settings file {path} is not valid TOML: {exc}; correct it there"
+        ) from exc
     origin = f"file {path}"
     for key in content:
         _check_known(key, shown=key, origin=origin)

@@ -48,7 +48,8 @@ def make_secret_file(path: Path) -> None:
             draft.unlink()
     except OSError as exc:
         raise ConfigError(
-            f"the secret file {path} cannot be made: {exc.strerror}", key="secret_file"
+            f"the secret file {path} cannot be made: {exc.strerror}; choose another path",
+            key="secret_file",
         ) from exc
 
 
@@ -59,7 +60,9 @@ def _read_private(path: Path) -> bytes:
             content = file.read(MAX_SECRET_BYTES + 1)
     except OSError as exc:
         raise ConfigError(
-            f"the secret file {path} cannot be read: {exc.strerror}", key="secret_file"
+            f"the secret file {path} cannot be read: {exc.strerror}; name another (`ringd config "
+            "secret PATH` makes one), the same on all hosts",
+            key="secret_file",
         ) from exc
     if mode & 0o077:
         raise ConfigError(

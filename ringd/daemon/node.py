@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 from ringd.daemon.absent import daemons_missing, not_let_in, trainers_missing
 from ringd.daemon.answering import Answering
-from ringd.daemon.continuity import DaemonContinuity, Office
-from ringd.daemon.mesh import Mesh, Place
+from ringd.daemon.continuity import Office
+from ringd.daemon.mesh import Place
+from ringd.daemon.node_parts import Means
 from ringd.daemon.reforming import Reforming, Reply
 from ringd.daemon.trainer_state import TrainerState
 from ringd.engine import failures
@@ -30,14 +31,14 @@ from ringd.errors import (
     RingdError,
 )
 from ringd.observe.flight import FlightRecorder, Snapshot
-from ringd.rendezvous.agent import Agent, AgentSettings
+from ringd.rendezvous.agent import AgentSettings
 from ringd.rendezvous.agent_events import DaemonInfo, Presence
 from ringd.rendezvous.events import Lost, Start
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
 from ringd.vocabulary import OpSpec
 from ringd.wire import advice
-from ringd.wire.handshake import LINK, Credentials
+from ringd.wire.handshake import Credentials
 from ringd.wire.raised import Raised
 
 
@@ -115,40 +116,11 @@ class Node:
             options=options,
             bring_torch=bring_torch,
         )
-        self._continuity = DaemonContinuity(
-            self.engine,
-            transport,
-            credentials,
-            office or Office(),
-            takes_part=lambda: self._started,
-            rng=rng,
-            nonce=nonce,
-            log=log,
-        )
-        self._agent = Agent(
-            transport,
-            credentials,
-            rendezvous,
-            self,
-            self._continuity,
-            rng=rng,
-            log=log,
-            settings=agent,
-            make_nonce=nonce,
-            sizes=(options.segment_bytes, options.eager_bytes),
-            info=info,
-        )
-        self._mesh = Mesh(
-            self.engine,
-            transport,
-            replace(credentials, role=LINK),
-            place,
-            rng=rng,
-            nonce=nonce,
-            log=log,
-            ask=self._agent.want_link,
-            on_unreachable=self._unreachable,
-            second_door=self._continuity.door,
+        means = Means(transport=transport, credentials=credentials, rng=rng, nonce=nonce, log=log)
+        self._continuity = means.continuity(self.engine, office, lambda: self._started)
+        self._agent = means.agent(rendezvous, self, self._continuity, options, agent, info)
+        self._mesh = means.mesh(
+            self.engine, place, self._agent, self._continuity, self._unreachable
         )
         self._continuity.tie(self._agent.places, self._mesh)
         self._reforming = Reforming(self.engine, self._agent)

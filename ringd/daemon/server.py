@@ -105,7 +105,9 @@ def _listen(path: Path) -> socket.socket:
     try:
         make_folders(path.parent)
     except OSError as exc:
-        raise ConfigError(f"the folder of the socket {path} can't be made: {exc}") from None
+        raise ConfigError(
+            f"the folder of the socket {path} can't be made: {exc}; choose another socket"
+        ) from None
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
         with _lock(path.parent):
@@ -114,8 +116,10 @@ def _listen(path: Path) -> socket.socket:
     except OSError as exc:
         sock.close()
         if exc.errno == errno.EADDRINUSE:
-            raise AddressInUseError(f"the socket {path} is taken by another process") from None
-        raise ConfigError(f"the socket {path} can't be made: {exc}") from None
+            raise AddressInUseError(
+                f"the socket {path} is taken by another process; choose another"
+            ) from None
+        raise ConfigError(f"the socket {path} can't be made: {exc}; choose another") from None
     except BaseException:
         sock.close()
         raise

@@ -178,7 +178,12 @@ class Session:
     def _hello(self, hello: dict[str, Any], fds: list[int]) -> None:
         self._hello_timer.cancel()
         if self._uid not in (0, os.getuid()):
-            self.refuse(RendezvousError(f"user {self._uid} may not use this daemon's socket"))
+            self.refuse(
+                RendezvousError(
+                    f"user {self._uid} may not use this daemon's socket: run as the user "
+                    "who started it"
+                )
+            )
         elif hello.get("version") != ipc.VERSION:
             self.refuse(
                 RendezvousError(

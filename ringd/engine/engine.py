@@ -228,7 +228,8 @@ class Engine:
         group = self.groups.numbered(spec.group)
         if group is None:
             raise GroupFreedError(
-                f"{spec}: there is no group {spec.group} on this rank; it was closed",
+                f"{spec}: there is no group {spec.group} on this rank; it was closed. Make a "
+                "new one",
                 group=spec.group,
             )
         return group

@@ -77,6 +77,8 @@ def _hint(ours: OpSpec, theirs: OpSpec) -> str:
     """What a likely slip is, if it looks like one."""
     if ours.collective != theirs.collective:
         return ""
+    if ours.dtype != theirs.dtype:
+        return "Convert to one dtype first: tensor.to(dtype), array.astype(dtype). "
     uneven = (ours.shape, ours.counts) != (theirs.shape, theirs.counts)
     if ours.collective in IN_PARTS and uneven and not (ours.counts and theirs.counts):
         return (

@@ -41,7 +41,9 @@ def check_post(group: Group, spec: OpSpec, tag: int) -> None:
     peer, whom = spec.root, "to" if sends else "from"
     if peer == ANY_SOURCE and not sends:
         if size == 1:
-            raise InvalidArgumentError("a group of one rank has nobody to receive from")
+            raise InvalidArgumentError(
+                "a group of one rank has nobody to receive from; leave the call out there"
+            )
     elif not 0 <= peer < size:
         raise InvalidArgumentError(
             f"can't {spec.collective} {whom} rank {peer}: ranks of this group are 0 to {size - 1}"
@@ -206,7 +208,9 @@ def freed(post: Post, ranks: list[int]) -> GroupFreedError:
 def trainer_closed(post: Post) -> CommunicatorClosedError:
     """This rank's trainer closed its communicator."""
     return CommunicatorClosedError(
-        f"{describe(post)} had not completed when the communicator was closed", **post.facts()
+        f"{describe(post)} had not completed when the communicator was closed; wait for its "
+        "handle first",
+        **post.facts(),
     )
 
 

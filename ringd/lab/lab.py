@@ -145,7 +145,9 @@ def find(name: str) -> Lab:
         return Lab(LabSpec.from_json(json.loads(path.read_text())))
     except (OSError, ValueError) as exc:
         left = f"; what is left of it goes by ringd lab down --name {name}" if exists(name) else ""
-        raise InvalidArgumentError(f"there is no lab {name!r}{left}") from exc
+        raise InvalidArgumentError(
+            f"there is no lab {name!r}{left or '; ringd lab up makes it'}"
+        ) from exc
 
 
 def up(spec: LabSpec) -> Lab:
@@ -235,7 +237,9 @@ def _settled(spec: LabSpec) -> LabSpec:
         return spec.settled(netem=False)
     why_not = queues.why_no_netem(spec.namespace(None))
     if spec.switch == "netem" and why_not:
-        raise UnsupportedPlatformError(f"this kernel has no netem: {why_not}")
+        raise UnsupportedPlatformError(
+            f"this kernel has no netem: {why_not}; --switch user needs none"
+        )
     return spec.settled(netem=not why_not)
 
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 from ringd.errors import ConfigError
 from ringd.lab.lab import Lab
 from ringd.launch.children import Children
-from ringd.launch.writer import last_lines, standard_writers
+from ringd.launch.terminal import Terminal
 
 HOST, HOSTS, ADDRESS = "LAB_HOST", "LAB_HOSTS", "LAB_ADDRESS"
 """Variables that a command sees: which host it is on, of how many, and that host's address."""
@@ -48,19 +48,9 @@ def on_all(lab: Lab, command: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 async def _on_all(lab: Lab, command: Sequence[str], environ: Mapping[str, str]) -> int:
-    out, err = standard_writers()
-    children = Children(out, err)
-    told: asyncio.Queue[int] = asyncio.Queue()
-    interrupted = asyncio.Event()
-
-    def tell(number: int) -> None:
-        told.put_nowait(number)
-        interrupted.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, tell, int(number))
-    signalled = asyncio.create_task(told.get())
+    terminal = Terminal.taken()
+    children = Children(terminal.out, terminal.err)
+    signalled = asyncio.create_task(terminal.told.get())
     failure = 0
     try:
         await children.open(Path(tempfile.mkdtemp(prefix="ringd-lab-")))
@@ -80,7 +70,7 @@ async def _on_all(lab: Lab, command: Sequence[str], environ: Mapping[str, str]) 
         signalled.cancel()
         await children.end(list(children.running), _STEPS)
         await children.close()
-        await last_lines(out, err, interrupted, lambda text: err.offer(f"ringd: {text}\n"))
+        await terminal.close(lambda text: terminal.err.offer(f"ringd: {text}\n"))
     return failure
 
 

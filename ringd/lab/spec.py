@@ -116,14 +116,21 @@ class LabSpec:
         if self.mtu and not 1280 <= self.mtu <= 65_000:
             raise InvalidArgumentError(f"an MTU is 1280 to 65000 bytes, not {self.mtu}")
         if self.jitter_s > self.delay_s:
-            raise InvalidArgumentError("the jitter is more than the delay")
+            raise InvalidArgumentError(
+                "the jitter is more than the delay: lower it, or raise the delay"
+            )
         for quirk in self.quirks:
             if quirk not in QUIRKS:
                 raise InvalidArgumentError(f"{quirk!r} is unknown; known: {', '.join(QUIRKS)}")
         if {TWO_INTERFACES, IPV6_ONLY} <= set(self.quirks):
-            raise InvalidArgumentError("the interface that leads nowhere has an IPv4 address only")
+            raise InvalidArgumentError(
+                "the interface that leads nowhere has an IPv4 address only: leave ipv6 out"
+            )
         if self.switch == "kernel" and self.has_weather:
-            raise InvalidArgumentError("the kernel's switch has no delay, jitter or loss")
+            raise InvalidArgumentError(
+                "the kernel's switch has no delay, jitter or loss: leave them out, or take "
+                "--switch user"
+            )
 
     @property
     def has_weather(self) -> bool:

@@ -28,7 +28,8 @@ from ringd.errors import ConfigError, RingdError
 from ringd.launch import folders
 from ringd.launch.children import Child, Children
 from ringd.launch.crew import DAEMON_STEPS, Crew, Job
-from ringd.launch.writer import LogStream, last_lines, standard_writers
+from ringd.launch.terminal import Terminal
+from ringd.launch.writer import LogStream
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
 from ringd.observe.dumps import LAST_FAILURE
@@ -157,22 +158,13 @@ def _prepare(n: int, loaded: Loaded) -> Job:
 
 async def _run_and_tell(job: Job, command: Sequence[str], max_restarts: int) -> int:
     """Run the job; all that is printed meanwhile is printed by writers, at the end too."""
-    out, err = standard_writers()
-    _set_up_log(job.loaded, cast(TextIO, LogStream(err)))
-    told: asyncio.Queue[int] = asyncio.Queue()
-    interrupted = asyncio.Event()
-
-    def tell(number: int) -> None:
-        told.put_nowait(number)
-        interrupted.set()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, tell, int(number))
+    terminal = Terminal.taken()
+    _set_up_log(job.loaded, cast(TextIO, LogStream(terminal.err)))
+    children = Children(terminal.out, terminal.err)
     try:
-        return await _run(job, command, max_restarts, Children(out, err), told)
+        return await _run(job, command, max_restarts, children, terminal.told)
     finally:
-        await last_lines(out, err, interrupted, log.warning)
+        await terminal.close(log.warning)
         _set_up_log(job.loaded)
 
 

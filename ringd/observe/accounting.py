@@ -106,7 +106,8 @@ class AccountingFile:
             self._file = path.open("ab", buffering=0)
         except OSError as exc:
             raise ConfigError(
-                f"accounting = {str(path)!r} can't be written: {exc.strerror}", key="accounting"
+                f"accounting = {str(path)!r} can't be written: {exc.strerror}; name another file",
+                key="accounting",
             ) from None
 
     def record(self, op: Operation, error: RingdError | None) -> None:

@@ -44,7 +44,7 @@ class Conversation:
         """
         data = self._in_time().recv(ipc.MAX_MESSAGE_BYTES)
         if not data:
-            raise DaemonLostError("the daemon closed the connection")
+            raise DaemonLostError("the daemon closed the connection; its log says why")
         message = ipc.unpack(data)
         if message[0] == ipc.REFUSED:
             raise from_wire(message[1])
@@ -75,7 +75,10 @@ def asking(path: Path) -> Iterator[Conversation]:
             conversation.take(ipc.WELCOME)
             yield conversation
     except OSError as exc:
-        raise DaemonLostError(f"no daemon answers at {path}: {exc}", socket=str(path)) from None
+        raise DaemonLostError(
+            f"no daemon answers at {path}: {exc}. See that it runs, and what its log says",
+            socket=str(path),
+        ) from None
 
 
 def find_one(loaded: Loaded) -> Path:

@@ -36,7 +36,10 @@ def dump(loaded: Loaded, folder: Path) -> tuple[list[Path], list[RingdError]]:
         try:
             files.append(dump_file.write(document, folder))
         except OSError as exc:
-            raise ConfigError(f"no dump can be written to {folder}: {exc.strerror}") from None
+            raise ConfigError(
+                f"no dump can be written to {folder}: {exc.strerror}; name another folder "
+                "with --out"
+            ) from None
     return files, errors
 
 

@@ -16,6 +16,8 @@ LAST_FAILURE = "last-failure"
 """The folder, among the user's runtime files, in which ``ringd run`` keeps a failed job's dumps."""
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
+_NAME = "name a file of ringd dump"
+
 
 def read(paths: Iterable[Path]) -> list[RankDump]:
     """The dumps in these files; of a folder all that are in it.
@@ -51,14 +53,18 @@ def last_failure(runtime_dir: Path) -> Path:
 def _load(path: Path) -> RankDump:
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
-            raise InvalidArgumentError(f"{path} is over {MAX_FILE_BYTES} bytes: no dump is")
+            raise InvalidArgumentError(
+                f"{path} is over {MAX_FILE_BYTES} bytes, so no dump; {_NAME}"
+            )
         return parse(json.loads(path.read_bytes()))
     except OSError as exc:
-        raise InvalidArgumentError(f"{path} can't be read: {exc.strerror}") from None
+        raise InvalidArgumentError(f"{path} can't be read: {exc.strerror}; {_NAME}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as exc:
         if isinstance(exc, InvalidArgumentError):
             raise
-        raise InvalidArgumentError(f"{path} is no dump of ringd's flight recorder") from None
+        raise InvalidArgumentError(
+            f"{path} is no dump of ringd's flight recorder; {_NAME}"
+        ) from None
 
 
 def parse(document: Any) -> RankDump:

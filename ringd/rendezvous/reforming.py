@@ -100,14 +100,19 @@ class Wishes:
             )
             return Choice(cut_off=cut_off, obstacle=text, final=True)
         members = (*side, *new)
-        wanted = max(self.asked[rank].min_size for rank in here)
-        if len(members) < wanted:
-            text = (
-                f"{ranks_text(members)} came together, and reform() was asked for {wanted} at "
-                "least. Start what is missing, or lower min_size"
-            )
-            return Choice(cut_off=cut_off, obstacle=text)
+        if len(members) < max(self.asked[rank].min_size for rank in here):
+            return Choice(cut_off=cut_off, obstacle=self._too_few(members, here))
         return Choice(members, cut_off)
+
+    def _too_few(self, members: Sequence[int], here: Sequence[int]) -> str:
+        """It names whose time was the first to be over, and who wants the most ranks."""
+        first = min(self.due, key=lambda rank: self.due[rank])
+        most = max(here, key=lambda rank: self.asked[rank].min_size)
+        return (
+            f"{ranks_text(members)} came together in the time that rank {first} gives "
+            f"(timeout_s of its reform()), and rank {most} asked for {self.asked[most].min_size} "
+            "at least. Start what is missing, raise that timeout_s, or lower min_size"
+        )
 
     def history(self, epoch: int, old: Sequence[int], members: Iterable[int]) -> dict[str, Any]:
         """How far the survivors came in the epoch that is over, for the message "start"."""

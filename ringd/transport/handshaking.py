@@ -38,6 +38,14 @@ MAX_PENDING = 128
 """Unauthenticated connections at one listener; one more, and the oldest is dropped."""
 KNOCKS = frozenset({"wrong_direction"})
 """Refusals that the dialer wants: it has said that it waits (see ``ringd.daemon.mesh``)."""
+_WAYS_OUT = {
+    "job": "; give both the same job_id",
+    "rank_taken": "; end that one first, or take another rank",
+    "secret": "; give both the same secret file",
+    "version": "; install the same ringd on both hosts",
+    "world_size": "; give all the same world_size",
+}
+"""What who dialled can do, by the reason of the refusal. The text that travels has none of it."""
 _GREETING = MAGIC + bytes([VERSION])
 
 Established = tuple[Connection, Identity]
@@ -356,10 +364,11 @@ class _Opening(FrameCollector):
     def _refused(self, refusal: Refusal) -> None:
         self.connection.close()
         who = f"{self.peer} refused us"
+        way_out = _WAYS_OUT.get(refusal.reason, "") if isinstance(self._machine, Dialer) else ""
         if isinstance(self._machine, Dialer) == (refusal.by == "dialer"):
             who = f"refused {self.peer}"
         error = HandshakeRefusedError(
-            f"{who}: {refusal.text}",
+            f"{who}: {refusal.text}{way_out}",
             reason=refusal.reason,
             text=refusal.text,
             refused_by=refusal.by,

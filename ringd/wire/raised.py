@@ -19,8 +19,8 @@ class Raised:
     Attributes:
         type: the name of its class.
         message: its text; it may be empty.
-        file: where it was raised, or where the program called the function of ours that raised;
-            "" when that is unknown.
+        file: where the program's own code raised it, or called what raised it, which may be ours,
+            the standard library's or a package's; "" when that is unknown.
         line: in ``file``, or 0.
     """
 

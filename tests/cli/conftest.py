@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from ringd.cli.main import app
+from ringd.cli.app import app
 
 Invoke = Callable[..., Result]
 

@@ -58,6 +58,42 @@ def at_work(folder: Path, command: str) -> None:
         until(lambda: "listens on" in said(folder), "it listens", ENDS_WITHIN_S)
 
 
+AT_IMPORT = """
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv[1:] = {args!r}
+from ringd.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "args"),
+    [
+        ("typer", ["--help"]),
+        ("ringd.cli.options", ["--help"]),
+        ("ringd.cli.status_cmd", ["status"]),
+        ("rich", ["run", "--help"]),
+        ("ringd.launch.run", ["run", "-n", "2", "--", "true"]),
+        ("ringd.daemon.main", ["daemon", "--rank", "0", "--world-size", "1"]),
+    ],
+)
+def test_an_interrupt_while_a_command_is_loaded_leaves_no_trace(
+    tmp_path: Path, module: str, args: list[str]
+) -> None:
+    code = AT_IMPORT.format(module=module, args=args)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path,
+        timeout=ENDS_WITHIN_S, env={**os.environ, "RINGD_SECRET": "a secret of the tests"},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr in ("", "ringd: interrupted\n")
+
+
 @pytest.mark.parametrize(
     ("args", "number", "code"),
     [

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import Result
 
 from ringd import __version__, errors
-from ringd.cli import main
+from ringd.cli import app
 from ringd.cli.exit_codes import exit_code
 
 Invoke = Callable[..., Result]
@@ -51,7 +51,7 @@ def test_a_misspelt_command_gets_a_suggestion(ringd: Invoke) -> None:
 
 def test_help_is_quick_because_it_loads_nothing_heavy() -> None:
     code = (
-        "import sys; import ringd.cli.main; "
+        "import sys; import ringd.cli.app; "
         "print([m for m in ('torch', 'numpy', 'pydantic', 'uvloop', 'msgpack', 'asyncio') "
         "if m in sys.modules])"
     )
@@ -120,7 +120,7 @@ def test_elsewhere_than_on_linux_it_says_so(
 ) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(SystemExit) as ended:
-        main.main()
+        app.start()
     assert ended.value.code == 2
     assert capsys.readouterr().err == "ringd: ringd runs on Linux only; this is darwin\n"
 
@@ -131,6 +131,6 @@ def test_an_interrupt_before_the_command_has_begun_is_said(
     def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main.RingdGroup, "make_context", interrupted)
+    monkeypatch.setattr(app.RingdGroup, "make_context", interrupted)
     result = ringd("run", "-n", "2", "--", "true")
     assert (result.exit_code, result.stderr) == (130, "ringd: interrupted\n")

@@ -160,10 +160,8 @@ def test_a_wait_takes_any_time_from_nothing_on(
         with pytest.raises(InvalidArgumentError, match="timeout_s is a positive number"):
             handle.wait(timeout_s)
     else:
-        began = time.monotonic()
         with pytest.raises(TimeoutError, match="wait of 0 s"):
             handle.wait(0)
-        assert time.monotonic() - began < 5
     eventually(lambda: daemon.held)
     daemon.release()
     handle.wait()

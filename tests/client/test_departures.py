@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 import textwrap
@@ -11,9 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from ringd.vocabulary import check_reduction
 from ringd.wire.raised import Raised
 from ringd_client import Communicator
 from ringd_client._process import IN_ORDER, departure
@@ -62,6 +65,42 @@ def test_the_place_is_the_callers_line_not_ours(comm: Communicator) -> None:
     found = told(exc)
     assert (found.type, found.file) == ("UnsupportedTypeError", __file__)
     assert found.line == line_of(exc, 1)
+
+
+@pytest.mark.parametrize(
+    ("library", "call"),
+    [
+        ("torch", lambda: torch.nn.Linear(2, 2)(torch.ones(3))),
+        ("torch", lambda: torch.ones(2, requires_grad=True).backward()),
+        ("numpy", lambda: np.stack([])),
+        ("json", lambda: json.loads("{")),
+        ("ringd", lambda: check_reduction("int32", "avg")),
+    ],
+)
+def test_the_place_is_the_programs_line_not_a_librarys(
+    library: str, call: Callable[[], object]
+) -> None:
+    exc = raised(call)
+    innermost = traceback.extract_tb(exc.__traceback__)[-1].filename
+    assert f"/{library}/" in innermost  # what would be told without looking for the program's own
+    found = told(exc)
+    assert (found.type, found.message) == (type(exc).__name__, str(exc))
+    assert (found.file, found.line) == (__file__, line_of(exc, 1))
+
+
+def test_of_an_installed_program_the_place_is_the_innermost_line() -> None:
+    def installed(name: str) -> Callable[..., object]:
+        code = compile("def call(*args):\n    return args[0](*args[1:])", name, "exec")
+        space: dict[str, Callable[..., object]] = {}
+        exec(code, space)
+        return space["call"]
+
+    main = installed("/env/lib/python3.13/site-packages/trainer/main.py")
+    step = installed("/env/lib/python3.13/site-packages/trainer/step.py")
+    exc = raised(lambda: main(step, int, "seven"))
+    assert exc.__traceback__ is not None
+    exc.__traceback__ = exc.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    assert (told(exc).file, told(exc).line) == (step.__code__.co_filename, 2)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +208,10 @@ def last_words(tmp_path: Path, code: str) -> str:
         ("sys.exit('no data')", "raised SystemExit: no data (train.py:9)"),
         ("from sys import exit; exit(3)", "raised SystemExit: 3 (train.py:9)"),
         ("exit(3)", "raised SystemExit: 3 (train.py:9)"),
+        (
+            "import argparse; argparse.ArgumentParser().error('no data')",
+            "raised SystemExit: 2 (train.py:9)",
+        ),
         ("quit()", "closed"),
         ("raise SystemExit(3)", "closed"),  # nobody is told of it: see docs/semantics.md
         ("raise KeyboardInterrupt", "raised KeyboardInterrupt (train.py:9)"),

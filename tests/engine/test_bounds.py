@@ -103,6 +103,16 @@ def test_the_daemons_own_defaults_are_named_as_such() -> None:
     scene.run(silence)
 
 
+async def under_way(scene: Scene, *timeouts_s: float) -> Operation:
+    """Rank 0's operation, when the first ranks have called with these deadlines, and not all."""
+    for rank, timeout_s in enumerate(timeouts_s):
+        scene.call(rank, EXCHANGE, timeout_s=timeout_s)
+    await asyncio.sleep(0.5)
+    (op,) = scene.engine(0).live
+    assert isinstance(op, Operation)
+    return op
+
+
 def test_whose_deadline_it_was_is_told_by_that_rank_even_if_others_hear_of_it_first() -> None:
     """The deadline of rank 1 travels in whole milliseconds, so others would be a little early."""
     scene = Scene(4)
@@ -122,11 +132,7 @@ def test_what_is_told_back_again_and_again_does_not_shorten_a_deadline() -> None
     scene = Scene(3)
 
     async def main() -> None:
-        scene.call(0, EXCHANGE, timeout_s=5.0)
-        scene.call(1, EXCHANGE, timeout_s=5.0)
-        await asyncio.sleep(0.5)
-        (op,) = scene.engine(0).live
-        assert isinstance(op, Operation)
+        op = await under_way(scene, 5.0, 5.0)
         before = op.deadline
         for _ in range(100):
             op.bound_deadline(op.deadline - 0.002, 1)
@@ -157,11 +163,7 @@ def test_an_operation_that_has_begun_knows_the_first_of_all_deadlines() -> None:
     scene = Scene(3)
 
     async def main() -> None:
-        scene.call(0, EXCHANGE, timeout_s=5.0)
-        scene.call(1, EXCHANGE, timeout_s=3.0)
-        await asyncio.sleep(0.5)
-        (op,) = scene.engine(0).live
-        assert isinstance(op, Operation)
+        op = await under_way(scene, 5.0, 3.0)
         assert op.bounded_by == 1
         assert op.due - op.deadline == pytest.approx(OTHERS_S)
         (other,) = scene.engine(1).live

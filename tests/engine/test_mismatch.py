@@ -65,6 +65,20 @@ def test_every_rank_raises_whoever_called_something_else_and_the_next_call_works
             scene.run(main)
 
 
+def test_where_dtypes_differ_the_error_says_how_to_convert() -> None:
+    scene = Scene(2)
+
+    async def main() -> None:
+        for call in await scene.calls([ALL_REDUCE, DIFFERENT["another dtype"]]):
+            assert "Convert to one dtype first: tensor.to(dtype), array.astype(dtype)" in str(
+                call.error
+            )
+        for call in await scene.calls([ALL_REDUCE, DIFFERENT["another count"]]):
+            assert "Convert" not in str(call.error)
+
+    scene.run(main)
+
+
 @pytest.mark.parametrize("lead", [0, 1, 2])
 def test_it_is_the_same_whoever_calls_first(lead: int) -> None:
     scene = Scene(3)

@@ -183,5 +183,6 @@ def test_what_can_not_be_is_said_in_one_line(lab_name: str, words: list[str], te
 
 
 def test_a_lab_that_does_not_exist_is_not_found(lab_name: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"there is no lab '{lab_name}'$"):
+    text = f"there is no lab '{lab_name}'; ringd lab up makes it$"
+    with pytest.raises(InvalidArgumentError, match=text):
         find(lab_name)

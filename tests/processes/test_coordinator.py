@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,17 @@ def one_verdict(told: Sequence[Result], lost: int, since: float, within_s: float
     return str(verdict)
 
 
+def calls_go_on(group: Daemons, away: Callable[[], Any], back: Callable[[], Any]) -> None:
+    """All connect and call, before the rendezvous is away, meanwhile, and when it is back."""
+    group.connect()
+    group.start(faults.reduce_until_error)
+    await_progress(group)
+    for happens, text in ((away, "is out of reach"), (back, "is back")):
+        happens()
+        await_in_logs(group, range(group.n), f"the rendezvous {text}")
+        await_progress(group)
+
+
 def all_sum(group: Daemons, ranks: Sequence[int] | None = None) -> None:
     everyone = list(range(group.n) if ranks is None else ranks)
     absent = [rank for rank in range(group.n) if rank not in everyone]
@@ -68,15 +80,7 @@ def test_no_call_fails_while_the_rendezvous_is_started_anew_and_it_judges_as_bef
     daemons: Make, n: int, victim: int
 ) -> None:
     group = daemons(n)
-    group.connect()
-    group.start(faults.reduce_until_error)
-    await_progress(group)
-    group.kill_rendezvous()
-    await_in_logs(group, range(n), "the rendezvous is out of reach")
-    await_progress(group)
-    group.restart_rendezvous()
-    await_in_logs(group, range(n), "the rendezvous is back")
-    await_progress(group)
+    calls_go_on(group, group.kill_rendezvous, group.restart_rendezvous)
     others = [rank for rank in range(n) if rank != victim]
     killed_at = group.kill_trainer(victim)
     verdict = one_verdict(group.results(but=victim), victim, killed_at)
@@ -133,15 +137,8 @@ def test_a_daemon_that_dies_while_the_rendezvous_is_away_is_named_when_it_is_bac
 @pytest.mark.parametrize("n", [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 4, 5))])
 def test_a_rendezvous_that_stands_still_and_goes_on_costs_no_call(daemons: Make, n: int) -> None:
     group = daemons(n)
-    group.connect()
-    group.start(faults.reduce_until_error)
-    await_progress(group)
-    group.rendezvous_signal(signal.SIGSTOP)
-    await_in_logs(group, range(n), "the rendezvous is out of reach")
-    await_progress(group)
-    group.rendezvous_signal(signal.SIGCONT)
-    await_in_logs(group, range(n), "the rendezvous is back")
-    await_progress(group)
+    stop, go_on = (partial(group.rendezvous_signal, s) for s in (signal.SIGSTOP, signal.SIGCONT))
+    calls_go_on(group, stop, go_on)
     assert "daemon lost" not in group.log("rendezvous")
     killed_at = group.kill_trainer(n - 1)
     verdict = one_verdict(group.results(but=n - 1), n - 1, killed_at)

@@ -31,7 +31,6 @@ def test_p3_large_messages_go_round_when_all_begin_before_any_waits(
     for rank, told in enumerate(standing(n).do(messages.around)):
         assert told["source"] == (rank - 1) % n
         assert told["right"]
-        assert told["took_s"] < 10.0
 
 
 def test_p3_a_handle_is_done_without_a_wait(standing: Standing) -> None:

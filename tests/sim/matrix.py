@@ -1,4 +1,4 @@
-"""What the tables of faults share: a job for each victim, a strike in a phase, what must follow.
+"""What tests of faults share: a job for each victim, a strike in a phase, what must follow.
 
 Calm weather, so that every bound is exact. The phases: the fault strikes before the call, in the
 midst of it, or between a call that completed and the next one.
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ringd.errors import CollectiveTimeoutError, PeerLostError
+from ringd.errors import CollectiveTimeoutError, PeerLostError, RingdError
 from ringd.sim.cluster import SimTrainer
 from ringd.sim.invariants import disagreement, leftovers
 from ringd.vocabulary import OpSpec
@@ -32,6 +32,9 @@ SMALL = replace(ALL_REDUCE, algorithm="exchange")
 ALGORITHMS = ("ring", "tree", "direct", "exchange", "recursive_doubling", "chain")
 
 Strike = Callable[[Scene, int], None]
+Calls = list[asyncio.Future[Ended]]
+Told = tuple[RingdError | None, dict[str, Any] | None]
+"""The error of a reform, or its facts."""
 
 
 def scene_of(n: int) -> Scene:
@@ -47,7 +50,7 @@ def each_victim(n: int, play: Callable[[Scene, int], Any]) -> None:
 
 async def strike_in(
     phase: str, scene: Scene, victim: int, strike: Strike, spec: OpSpec, timeout_s: float
-) -> tuple[list[asyncio.Future[Ended]], float]:
+) -> tuple[Calls, float]:
     """All ranks call; the fault strikes in its phase. The calls, and when it struck."""
     if phase == "after":
         await scene.sum_works()
@@ -62,6 +65,11 @@ async def strike_in(
     return calls, struck_at
 
 
+async def but_the(victim: int, scene: Scene, calls: Calls) -> list[Ended]:
+    """How the calls of the other ranks ended."""
+    return await scene.all(call for rank, call in enumerate(calls) if rank != victim)
+
+
 def one_verdict(ended: Sequence[Ended], within_s: float = VERDICT_S) -> dict[str, Any]:
     """All of these ended at their deadline, with one verdict: its fields."""
     for one in ended:
@@ -73,6 +81,17 @@ def one_verdict(ended: Sequence[Ended], within_s: float = VERDICT_S) -> dict[str
     return errors[0].fields
 
 
+def link_named(ended: Sequence[Ended], ends: tuple[int, int]) -> dict[str, Any]:
+    """Those that failed, if any did, blame the link between these ranks: fields of the verdict."""
+    failed = [one for one in ended if one.error is not None]
+    if not failed:  # not every algorithm uses every link
+        return {}
+    fields = one_verdict(failed)
+    assert fields["case"] == "link down", fields
+    assert set(fields["link"]) == set(ends)
+    return fields
+
+
 async def goes_on(scene: Scene) -> None:
     """The next call of the same epoch is an ordinary one, and nothing is left of the last."""
     await scene.sum_works()
@@ -80,8 +99,8 @@ async def goes_on(scene: Scene) -> None:
     assert [leftovers(node.engine) for node in scene.cluster.nodes] == [[]] * scene.n
 
 
-async def next_epoch_works(scene: Scene, restarted: int | None) -> None:
-    """All come again, the victim's daemon anew if it crashed, and the next epoch works."""
+async def next_epoch_works(scene: Scene, restarted: int | None = None) -> None:
+    """All come again, the victim's daemon anew if it crashed, and the second epoch works."""
     nodes, trainers = scene.cluster.nodes, scene.cluster.trainers
     for rank, trainer in enumerate(trainers):
         if rank != restarted:
@@ -91,7 +110,23 @@ async def next_epoch_works(scene: Scene, restarted: int | None) -> None:
         await nodes[restarted].start(scene.loop.time() + 30)
     scene.cluster.trainers = [SimTrainer(node) for node in nodes]
     await asyncio.gather(*(trainer.attach(30.0) for trainer in scene.cluster.trainers))
+    assert {node.engine.world.epoch for node in nodes} == {2}
     await goes_on(scene)
+
+
+async def reform(scene: Scene, ranks: Sequence[int], timeout_s: float = 20.0) -> list[Told]:
+    """All of ``ranks`` ask for the next epoch: what each was told."""
+    futures: list[asyncio.Future[Told]] = []
+    for rank in ranks:
+        future: asyncio.Future[Told] = scene.loop.create_future()
+        scene.cluster.nodes[rank].reform(
+            scene.trainer(rank),
+            1,
+            timeout_s,
+            lambda error, facts, future=future: future.set_result((error, facts)),  # type: ignore[misc]
+        )
+        futures.append(future)
+    return list(await asyncio.gather(*futures))
 
 
 def all_lost(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +13,11 @@ from ringd.errors import CollectiveTimeoutError, PeerLostError, RendezvousError
 from ringd.rendezvous.membership import DEAD_AFTER_S
 from ringd.rendezvous.recovery import NOT_BACK
 from ringd.sim.cluster import RENDEZVOUS_AT, SimTrainer
-from ringd.sim.invariants import disagreement, leftovers
+from ringd.sim.invariants import disagreement
 from ringd.transport.memory import Death
 from ringd.vocabulary import OpSpec
 from tests.engine.scene import ALL_REDUCE, DELAY_S, TICK_S, VERDICT_S, Ended, Scene
+from tests.sim.matrix import but_the, goes_on, next_epoch_works, reform
 
 SIZES = [2, 3, 4, 5, 7]
 LARGE = replace(ALL_REDUCE, shape=(60_000,), algorithm="ring")
@@ -49,26 +50,6 @@ async def back(scene: Scene) -> None:
     assert all(connected(scene))
 
 
-async def all_work(scene: Scene) -> None:
-    await scene.sum_works()
-    await scene.quiet()
-    assert [leftovers(node.engine) for node in scene.cluster.nodes] == [[]] * scene.n
-
-
-async def next_epoch_works(scene: Scene, *, anew: int | None = None, epoch: int = 2) -> None:
-    nodes = scene.cluster.nodes
-    for rank, trainer in enumerate(scene.cluster.trainers):
-        if rank != anew:
-            trainer.goodbye()
-    if anew is not None:
-        nodes[anew] = scene.cluster.make_node(anew)
-        await nodes[anew].start(scene.loop.time() + 30)
-    scene.cluster.trainers = [SimTrainer(node) for node in nodes]
-    await asyncio.gather(*(trainer.attach(30.0) for trainer in scene.cluster.trainers))
-    assert {node.engine.world.epoch for node in nodes} == {epoch}
-    await all_work(scene)
-
-
 def one_loss(ended: list[Ended], victim: int, case: str) -> str:
     """All have one verdict that names the victim: its id."""
     errors = [one.error for one in ended if one.error is not None]
@@ -98,7 +79,7 @@ def test_no_call_fails_while_the_rendezvous_is_away_and_it_comes_back_to_the_sam
         await restarting
         await asyncio.sleep(BACK_S + 2.0)  # the longest pause between attempts
         assert all(connected(scene))
-        await all_work(scene)
+        await goes_on(scene)
         assert {node.engine.world.epoch for node in scene.cluster.nodes} == {1}
         await next_epoch_works(scene)
 
@@ -178,7 +159,7 @@ def test_a_daemon_that_dies_around_the_restart_is_named_by_all_with_a_verdict(
         if when != "after":
             assert detail == {NOT_BACK}
         assert scene.loop.time() - begun <= BACK_S + DEAD_AFTER_S + HEARTBEAT_S
-        await next_epoch_works(scene, anew=victim)
+        await next_epoch_works(scene, restarted=victim)
 
     in_job(n, play)
 
@@ -194,7 +175,7 @@ def test_a_trainer_that_dies_while_the_rendezvous_is_away_is_named_when_it_is_ba
         scene.trainer(victim).die()
         await asyncio.sleep(0.5)
         await scene.cluster.start_rendezvous()
-        ended = await scene.all(calls[rank] for rank in range(n) if rank != victim)
+        ended = await but_the(victim, scene, calls)
         one_loss(ended, victim, "trainer died")
         await next_epoch_works(scene)
 
@@ -233,7 +214,7 @@ def test_a_timeout_while_it_is_away_is_partial_and_names_the_absent_one(n: int) 
         assert all(connected(scene))
         late = await scene.call(0, SMALL)
         assert (late.code, late.took_s) == ("timeout", 0)
-        await all_work(scene)
+        await goes_on(scene)
         # And with it back a timeout has a verdict again.
         again = await scene.all(
             scene.call(rank, SMALL, timeout_s=DEADLINE_S) for rank in range(1, n)
@@ -261,7 +242,7 @@ def test_trainers_that_attach_while_it_is_away_wait_for_it(n: int) -> None:
         await scene.cluster.start_rendezvous()
         await waiting
         assert [t.epoch for t in scene.cluster.trainers] == [2] * n
-        await all_work(scene)
+        await goes_on(scene)
 
     in_job(n, play)
 
@@ -281,7 +262,7 @@ def test_a_trainer_that_waited_in_vain_is_told_that_the_rendezvous_is_out_of_rea
         await asyncio.sleep(2.5)
         scene.cluster.trainers = [SimTrainer(node) for node in scene.cluster.nodes]
         await asyncio.gather(*(t.attach(30.0) for t in scene.cluster.trainers))
-        await all_work(scene)
+        await goes_on(scene)
 
     in_job(3, play)
 
@@ -306,21 +287,6 @@ def test_silence_one_way_is_known_to_both_sides_within_the_limit(n: int, towards
         await next_epoch_works(scene)
 
     in_job(n, play)
-
-
-async def reform(scene: Scene, ranks: Sequence[int], timeout_s: float = 20.0) -> list[Any]:
-    """All of ``ranks`` ask for the next epoch: error and facts of each."""
-    futures: list[asyncio.Future[Any]] = []
-    for rank in ranks:
-        future: asyncio.Future[Any] = scene.loop.create_future()
-        scene.cluster.nodes[rank].reform(
-            scene.trainer(rank),
-            1,
-            timeout_s,
-            lambda error, facts, future=future: future.set_result((error, facts)),  # type: ignore[misc]
-        )
-        futures.append(future)
-    return list(await asyncio.gather(*futures))
 
 
 @pytest.mark.parametrize("when", ["asked before", "asked while", "asked after"])
@@ -373,7 +339,7 @@ def test_a_reform_that_nobody_forced_goes_through_a_restart_with_all(n: int) -> 
         for error, facts in await asking:
             assert error is None, error
             assert (facts["epoch"], facts["ranks"]) == (2, list(range(n)))
-        await all_work(scene)
+        await goes_on(scene)
 
     in_job(n, play)
 
@@ -397,6 +363,6 @@ def test_an_epoch_of_which_only_some_had_heard_goes_on_without_the_others() -> N
         for error, facts in [*await reform(scene, [0, 1]), *await asking[2]]:
             assert error is None, error
             assert (facts["epoch"], facts["ranks"]) == (3, [0, 1, 2])
-        await all_work(scene)
+        await goes_on(scene)
 
     in_job(3, play)

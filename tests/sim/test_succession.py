@@ -16,6 +16,7 @@ from ringd.sim.cluster import JOB, SECRET, SimTrainer
 from ringd.sim.invariants import disagreement, leftovers
 from ringd.transport.memory import Death, MemoryTransport
 from tests.engine.scene import ALL_REDUCE, Ended, Scene
+from tests.sim.matrix import reform
 
 LARGE = replace(ALL_REDUCE, shape=(60_000,), algorithm="ring")
 SMALL = replace(ALL_REDUCE, algorithm="exchange")
@@ -25,7 +26,6 @@ AIM_S = 1.0
 SEATS = [(n, seat) for n in (3, 4, 5, 7) for seat in range(n)]
 
 Play = Callable[[Scene], Coroutine[Any, Any, None]]
-Told = tuple[RingdError | None, dict[str, Any] | None]
 
 
 def in_job(n: int, play: Play, *, embed: int = 0, majority: bool | None = None) -> None:
@@ -48,21 +48,6 @@ def one_loss(ended: Sequence[Ended], victim: int) -> None:
         assert (error.fields["rank"], error.fields["case"]) == (victim, "daemon lost"), error
         assert error.fields["partial"] is False, error
     assert disagreement(errors) is None
-
-
-async def reform(scene: Scene, ranks: Sequence[int], timeout_s: float = 10.0) -> list[Told]:
-    """All of ``ranks`` ask for the next epoch: what each was told."""
-    futures: list[asyncio.Future[Told]] = []
-    for rank in ranks:
-        future: asyncio.Future[Told] = scene.loop.create_future()
-        scene.cluster.nodes[rank].reform(
-            scene.trainer(rank),
-            1,
-            timeout_s,
-            lambda error, facts, future=future: future.set_result((error, facts)),  # type: ignore[misc]
-        )
-        futures.append(future)
-    return list(await asyncio.gather(*futures))
 
 
 async def sum_of(scene: Scene, ranks: Sequence[int]) -> None:

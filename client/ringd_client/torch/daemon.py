@@ -132,7 +132,7 @@ def _free_address(store: Store) -> str:
     except OSError as exc:
         raise ConfigError(
             f"rank 0 has no address at which its daemon could be reached: {host}, where the ranks "
-            f"meet, is none of this host's ({exc})"
+            f"meet, is none of this host's ({exc}). Set MASTER_ADDR to an address of rank 0's host"
         ) from exc
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -53,7 +53,10 @@ def _mean_in(dtype: torch.dtype, group: dist.ProcessGroup | None, bucket: GradBu
     backend: Any = group if group is not None else dist.group.WORLD
     if not isinstance(backend, Identity):
         raise for_torch(
-            InvalidArgumentError("the hooks of ringd_client.torch are for groups of ringd")
+            InvalidArgumentError(
+                "the hooks of ringd_client.torch are for groups of ringd; for others there are "
+                "those of torch.distributed.algorithms.ddp_comm_hooks"
+            )
         )
     buffer = bucket.buffer()
     stream = stream_of(buffer) if buffer.is_cuda else contextlib.nullcontext()

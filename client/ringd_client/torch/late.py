@@ -32,7 +32,10 @@ def monitored_barrier(
     backend: Any = group if group is not None else dist.group.WORLD
     if not isinstance(backend, Identity):
         raise for_torch(
-            InvalidArgumentError("monitored_barrier is for a group of the backend ringd")
+            InvalidArgumentError(
+                "monitored_barrier of ringd_client is for a group of the backend ringd; of others, "
+                "dist.monitored_barrier"
+            )
         )
     limit_s = None if timeout is None else timeout.total_seconds()
     try:

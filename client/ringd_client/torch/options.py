@@ -77,7 +77,10 @@ def reduction(op: Any) -> Op:
     if op == ReduceOp.PREMUL_SUM:
         _, factor = op.__getstate__()  # ``op.factor`` came with torch 2.13
         return premul_sum(factor.item() if isinstance(factor, torch.Tensor) else factor)
-    raise InvalidArgumentError(f"the reduce op {op!r} is none of ringd's")
+    names = ", ".join(word.upper() for _, word in _WORDS)
+    raise InvalidArgumentError(
+        f"the reduce op {op!r} is none of ringd's: take one of {names}, PREMUL_SUM"
+    )
 
 
 def seconds(timeout: timedelta | None) -> float | None:

@@ -27,10 +27,14 @@ def sparse_sum(group: Identity, tensor: torch.Tensor, op: object, opts: Any) -> 
     """
     if op != "sum":
         raise UnsupportedReductionError(
-            "sparse tensors can only be summed", op=str(op), dtype=str(tensor.dtype)
+            "sparse tensors can only be summed: take ReduceOp.SUM, or pass tensor.to_dense()",
+            op=str(op),
+            dtype=str(tensor.dtype),
         )
     if tensor.layout is not torch.sparse_coo:
-        raise InvalidTensorError(f"a sparse tensor is to be COO, not {tensor.layout}")
+        raise InvalidTensorError(
+            f"a sparse tensor is to be COO, not {tensor.layout}: pass tensor.to_sparse_coo()"
+        )
     comm, timeout_s = group.comm, seconds(opts.timeout)
     with torch.no_grad():
         ours = tensor.detach().coalesce()

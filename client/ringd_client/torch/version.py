@@ -28,7 +28,8 @@ def check_version(found: str) -> None:
     version = tuple(map(int, numbers.groups())) if numbers else NEWEST
     if version < OLDEST:
         raise ConfigError(
-            f"the backend ringd needs torch {_text(OLDEST)} or newer; this is {found}"
+            f"the backend ringd needs torch {_text(OLDEST)} or newer; this is {found}. Install a "
+            "newer torch"
         )
     if version > NEWEST:
         warnings.warn(
