@@ -23,19 +23,16 @@ from ringd.errors import ReentrantCallError, RingdError
 from ringd.wire import ipc
 from ringd_client._core import ClientState
 from ringd_client._followers import SLICE_S, Follower
-from ringd_client._locks import OwnedLock, is_mine, let_go, reentrant
+from ringd_client._locks import OwnedLock, is_mine, reentrant
 from ringd_client._operation import Operation, UnsentError
 from ringd_client._process import Departure
 from ringd_client._progress import Progress
+from ringd_client._sending import Sender
 from ringd_client._transport import NOTHING, RECV_SLICE_S, Transport
-
-PATIENCE_S: Final = 10.0
-"""How long the daemon may take to accept a message that belongs to no operation."""
 
 GONE_S: Final = 1.0
 """How long a thread that reads may take to notice that the connection is closed."""
 _FOR_GOOD: Final = -1
-STUCK: Final = "it does not read what we send: it is stopped, or too busy"
 
 
 class Connection:
@@ -49,8 +46,8 @@ class Connection:
         self.state = state
         self._transport = transport
         self.memory = OwnedLock()
-        self._sending = OwnedLock()
         self._turn = OwnedLock()
+        self._sender = Sender(transport, state.patience, self._turn)
         self._leading = 0
         self._dead = self._closed = self._left = self._gone = False
         self._followers: deque[Follower] = deque()
@@ -76,7 +73,7 @@ class Connection:
             RingdError: it was not posted.
         """
         try:
-            self._transmit(self.state.poison, packed, error)
+            self._sender.transmit(self.state.poison, packed, error)
         except UnsentError as exc:
             raise self.end(exc) from exc.__cause__
 
@@ -95,7 +92,7 @@ class Connection:
         try:
             if is_mine(self.memory):
                 raise reentrant()
-            self._transmit(request, operation, *arguments, until=operation.expires)
+            self._sender.transmit(request, operation, *arguments, until=operation.expires)
         except RingdError as exc:
             operation.withdraw(exc)
             raise
@@ -126,7 +123,7 @@ class Connection:
             self._await_pending(group)
         if self.state.ended is None:
             try:
-                self._transmit(ipc.pack, ipc.FREE_GROUP, group)
+                self._sender.transmit(ipc.pack, ipc.FREE_GROUP, group)
             except UnsentError as exc:
                 self.end(exc)
 
@@ -137,66 +134,13 @@ class Connection:
             UnsentError: the daemon is gone or does not listen; for :meth:`end`, once the
                 arena's lock is free.
         """
-        self._transmit(ipc.pack, ipc.SEGMENT, number, size_bytes, fd=fd)
+        self._sender.transmit(ipc.pack, ipc.SEGMENT, number, size_bytes, fd=fd)
 
     def retract(self, number: int) -> None:
         """Tell the daemon that a segment is gone; one that is gone itself maps nothing."""
         if not self._closed:
             with contextlib.suppress(UnsentError, ReentrantCallError):
-                self._transmit(ipc.pack, ipc.DROP_SEGMENT, number)
-
-    def _transmit(
-        self,
-        make: Callable[..., bytes],
-        *arguments: Any,
-        until: float = 0.0,
-        fd: int | None = None,
-    ) -> None:
-        """Make a message and send it, in one step as others see it.
-
-        Raises:
-            UnsentError: the daemon is gone, or has no room by ``until`` (default: PATIENCE_S, or
-                what is left of the call for which it is sent).
-            ReentrantCallError: this thread was interrupted while it sent something else.
-        """
-        sending = self._sending
-        if is_mine(sending) or is_mine(self._turn):
-            raise reentrant()
-        if not until:
-            now = time.monotonic()
-            until, call_until = now + PATIENCE_S, self.state.patience.until
-            if now < call_until < until:  # else it is an earlier call's
-                until = call_until
-        try:
-            if not sending.acquire(blocking=False):
-                left_s = max(0.0, until - time.monotonic())
-                if not sending.acquire(timeout=left_s):
-                    raise UnsentError(STUCK)
-            message = make(*arguments)
-            if fd is not None or not self._transport.send(message):
-                self._insist(message, until, fd)
-        except OSError as exc:
-            if exc.errno is None:
-                raise  # a signal handler's own: TimeoutError is an OSError
-            raise UnsentError(f"sending failed ({exc.strerror})") from exc
-        finally:
-            try:
-                if is_mine(sending):
-                    sending.release()
-            except BaseException:  # a signal handler's, who came just then
-                let_go(sending)
-                raise
-
-    def _insist(self, message: bytes, until: float, fd: int | None) -> None:
-        """Send it as soon as the daemon has room.
-
-        Raises:
-            UnsentError: that was not to be by ``until``.
-        """
-        transport = self._transport
-        while not (transport.send(message) if fd is None else transport.send_with_fd(message, fd)):
-            if not transport.wait_writable(until) and time.monotonic() >= until:
-                raise UnsentError(STUCK)
+                self._sender.transmit(ipc.pack, ipc.DROP_SEGMENT, number)
 
     def end(self, unsent: UnsentError) -> RingdError:
         """End the conversation, and say why: the daemon's own last words count most.
@@ -456,7 +400,7 @@ class Connection:
         me = threading.get_ident()
         return (
             self._leading == me
-            or any(is_mine(lock) for lock in (self.memory, self._sending, self._turn))
+            or any(is_mine(lock) for lock in (self.memory, self._sender.lock, self._turn))
             or any(follower.thread == me for follower in tuple(self._followers))
         )
 
@@ -510,8 +454,8 @@ class Connection:
         """The conversation is the parent's; this process only lets go of its copy."""
         self._transport.close()
         self.memory = OwnedLock()
-        self._sending = OwnedLock()
         self._turn = OwnedLock()
+        self._sender = Sender(self._transport, self.state.patience, self._turn)
         self._progress = Progress(self)
         self._closed = self._dead = True
         self.state.after_fork_in_child()
