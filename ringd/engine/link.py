@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 ACK_EVERY_FRAMES = 64
 ACK_EVERY_BYTES = 4 * 1024 * 1024
+LAST_FRAMES = 4
+"""Between hosts an ack is asked for so many frames before the last one of a flow, too."""
 
 _DATA, _CREDIT, _ACK = int(Kind.DATA), int(Kind.CREDIT), int(Kind.ACK)
 _ENVELOPE, _ABORT, _GOODBYE = int(Kind.ENVELOPE), int(Kind.ABORT), int(Kind.GOODBYE)
@@ -89,6 +91,7 @@ class Link:
         number: names the link over all its connections, at both ends.
         up: it has a connection; while it has none, numbered frames are kept for the next one.
         up_since: when it came.
+        far: the peer has another address than we: an ack takes a trip over the network.
         last_epoch: the latest in which something was sent.
         resumed: how often a new connection has taken over.
         users: the streams of the groups that have used it here.
@@ -101,6 +104,7 @@ class Link:
         self.number = number
         self.up = True
         self.up_since = engine.now()
+        self.far = connection.channel.local.host != connection.channel.peer.host
         self.resumed = 0
         self.last_epoch = 0
         self.said_goodbye = False
@@ -160,7 +164,7 @@ class Link:
             MAGIC,
             VERSION,
             flow.kind,
-            FLAG_ACK_NOW if flow.held and flow.send_i == flow.n_sends else 0,
+            FLAG_ACK_NOW if flow.held and self._wants_ack(flow.n_sends - flow.send_i) else 0,
             len(head),
             flow.stream,
             size,
@@ -219,6 +223,31 @@ class Link:
                     ready.append(flow)
                     continue
             flow.queued = False
+
+    def _wants_ack(self, left: int) -> bool:
+        """Whether to ask for an ack at once, ``left`` frames before the last of a flow.
+
+        Between hosts also where what follows is little enough for :meth:`part_with`.
+        """
+        return not left or (left == LAST_FRAMES and self.far)
+
+    def part_with(self, op: object, most_bytes: int) -> int:
+        """Copy what ``op`` still lends us, so that its memory is its own before the last ack.
+
+        Returns:
+            Of how many frames; 0 if they have more than ``most_bytes``, or the link is down.
+        """
+        unacked = self._unacked
+        lent = [(at, entry) for at, entry in enumerate(unacked) if entry.holder is op]
+        if not self.up or sum(entry.size_bytes for _, entry in lent) > most_bytes:
+            return 0
+        if self.connection.channel.backlog_bytes:
+            self.connection.channel.own_backlog()
+        for at, entry in lent:  # in place: who reads acks may be in the middle of it
+            assert entry.payload is not None
+            whole = b"".join((entry.head, entry.payload))
+            unacked[at] = entry._replace(holder=None, head=whole, payload=None)
+        return len(lent)
 
     def owes_ack(self, op: object) -> bool:
         """Whether the peer has not acknowledged all held memory of ``op``."""

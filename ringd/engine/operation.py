@@ -15,6 +15,7 @@ from ringd.engine import failures
 from ringd.engine.flow import FlowState
 from ringd.engine.folding import Folding
 from ringd.engine.landing import CopyLanding, FoldLanding, Parked, bin_for
+from ringd.engine.link import LAST_FRAMES
 from ringd.engine.times import NO_TIMES, OTHERS_S
 from ringd.errors import RingdError
 from ringd.schedules.plan import REGION, TRANSIT, WIDE, Plan, RecvItem
@@ -35,6 +36,9 @@ SIGN_EVERY_TICKS = 10
 """How often an operation that stands still shows that this rank lives."""
 COPY_BYTES = 16 * 1024
 """A segment up to this size is copied when sent, so that nobody waits for its acknowledgement."""
+PARTING_BYTES = 1024 * 1024
+"""Between hosts the last segments are copied, up to so much for a peer, instead of waiting for
+their acks: an ack may stand in its sender's queue behind what that sends to others."""
 
 
 class Operation:
@@ -235,7 +239,7 @@ class Operation:
     def released(self) -> None:
         """A peer acknowledged a held segment."""
         self.holds -= 1
-        if not self.holds and self.live:
+        if self.holds <= LAST_FRAMES and self.live:
             self._finish_if_done()
 
     def take_credit(self, flow: FlowState, items: int) -> None:
@@ -425,8 +429,19 @@ class Operation:
         self.engine.endings.fail(self, error)
 
     def _finish_if_done(self) -> None:
-        if not (self.remaining_recvs or self.remaining_sends or self.holds or self.failing):
+        if self.remaining_recvs or self.remaining_sends or self.failing:
+            return
+        if 0 < self.holds <= LAST_FRAMES:
+            self._part_with_holds()
+        if not self.holds:
             self.end(None)
+
+    def _part_with_holds(self) -> None:
+        """Nothing but acks is due: between hosts we are done as soon as there are copies."""
+        for flow in self.flows.values():
+            link = flow.link
+            if flow.held and link is not None and link.far:
+                self.holds -= link.part_with(self, PARTING_BYTES)
 
     def fail_soon(self, error: RingdError) -> None:
         """It failed here; until the verdict comes nothing more is sent, and it can't succeed.
