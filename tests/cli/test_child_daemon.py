@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +63,13 @@ def ahead(parent: int | None = None) -> subprocess.Popen[str]:
     )
 
 
+def watches(pid: int) -> bool:
+    """Whether it has a descriptor of a process."""
+    with contextlib.suppress(OSError):  # one is closed while we look
+        return any("pidfd" in str(fd.readlink()) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return False
+
+
 def test_started_ahead_it_takes_settings_from_its_input() -> None:
     done = ahead()
     said = {"rank": "5", "world_size": "2", "secret": "hush-hush-hush-hush"}
@@ -79,6 +89,9 @@ def test_started_ahead_it_ends_without_a_word_if_it_is_not_needed(text: str) -> 
 def test_started_ahead_it_ends_with_its_parent_though_its_input_stays_open() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as parent:
         child = ahead(parent.pid)
+        while not watches(child.pid):
+            assert child.poll() is None
+            time.sleep(0.01)
         parent.kill()
         parent.wait()
         assert child.wait(60) == 0
