@@ -112,5 +112,6 @@ def test_elsewhere_nothing_is_looked_for(asked: dict[str, object], environ: dict
 
 
 def test_the_rank_may_be_an_argument() -> None:
-    environ = {"MASTER_ADDR": "localhost", "MASTER_PORT": "7"}
+    environ = {"MASTER_ADDR": "localhost", "MASTER_PORT": "7", "RANK": "0"}
     assert early._store_of_rank_0({"rank": 2}, environ) == ("localhost", 7)
+    assert early._store_of_rank_0({"rank": -1}, environ) is None

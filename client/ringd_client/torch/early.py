@@ -32,7 +32,7 @@ _SHARE: Final = 0.1
 def head_start(
     init: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Start the daemon that this rank will need; it ends again if it was not needed.
+    """Start the daemon of this rank, if it has none; it ends again if it was not needed.
 
     Args:
         init: torch's function, which is called inside of this with ``args`` and ``kwargs``.
@@ -40,8 +40,9 @@ def head_start(
     try:
         with contextlib.suppress(OSError, RingdError, TypeError, ValueError):
             asked = inspect.signature(init).bind(*args, **kwargs).arguments
-            if not dist.is_initialized() and daemon_socket_or_none() is None:
-                daemon.start_ahead()
+            if not dist.is_initialized():
+                if daemon_socket_or_none() is None:
+                    daemon.start_ahead()
                 _await_store(asked, environment.snapshot())
         yield
     finally:
@@ -56,10 +57,9 @@ def _await_store(asked: Mapping[str, Any], environ: Mapping[str, str]) -> None:
     begins only after it.
     """
     place = _store_of_rank_0(asked, environ)
-    if place is None:
-        return
     timeout = asked.get("timeout") or default_pg_timeout
-    assert isinstance(timeout, timedelta)
+    if place is None or not isinstance(timeout, timedelta):
+        return
     until = time.monotonic() + min(_PATIENCE_S, _SHARE * timeout.total_seconds())
     while time.monotonic() < until:
         try:
@@ -77,7 +77,9 @@ def _store_of_rank_0(
     by_environment = (asked.get("init_method") or "env://").startswith("env://")
     if not by_environment or asked.get("store") is not None:
         return None
-    rank = int(environ.get("RANK") or asked.get("rank", -1))
+    rank = asked.get("rank", -1)
+    if rank < 0:
+        rank = int(environ.get("RANK") or 0)
     host, port = environ.get("MASTER_ADDR", ""), int(environ.get("MASTER_PORT") or 0)
     stands_already = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if rank <= 0 or host not in _LOOPBACK or not port or stands_already:
