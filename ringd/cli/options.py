@@ -195,10 +195,10 @@ def settings_from(ctx: typer.Context, **more: object) -> Loaded:
     """
     from ringd.config import environment
     from ringd.config.loader import load
-    from ringd.config.settings import Settings
+    from ringd.config.settings import NAMES
 
     ctx.meta[DEBUG] = bool(ctx.params.get("debug"))
-    flags = {name: value for name, value in ctx.params.items() if name in Settings.model_fields}
+    flags = {name: value for name, value in ctx.params.items() if name in NAMES}
     loaded = load(
         {**flags, **more}, environ=environment.snapshot(), config_path=ctx.params.get("config")
     )

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from ringd.config import environment
-from ringd.config.fields import Allowed
-from ringd.config.settings import Settings
-from ringd.config.suggest import did_you_mean
+from ringd.config.settings import KINDS, NAMES, Settings
 from ringd.errors import ConfigError
 
 DEFAULT_FILE = Path("ringd.toml")
@@ -89,11 +84,8 @@ def load(
         **_from_environment(environ),
         **_from_flags(flags),
     }
-    origin = {name: given[name][1] if name in given else DEFAULT for name in Settings.model_fields}
-    try:
-        settings = Settings.model_validate({name: value for name, (value, _) in given.items()})
-    except ValidationError as exc:
-        raise _explain(exc, given) from None
+    origin = {name: given[name][1] if name in given else DEFAULT for name in NAMES}
+    settings = Settings(**{name: _read(name, *given[name]) for name in NAMES if name in given})
     _check_together(settings, origin)
     return Loaded(settings, origin, environment.runtime_dir(environ))
 
@@ -111,12 +103,14 @@ def _from_flags(flags: Mapping[str, Any]) -> Sourced:
 
 
 def _from_environment(environ: Mapping[str, str]) -> Sourced:
-    known = {environment.variable(name): name for name in Settings.model_fields}
+    known = {environment.variable(name): name for name in NAMES}
     found: Sourced = {}
     for variable, value in environ.items():
         if not variable.startswith(environment.PREFIX) or variable == environment.CONFIG_VARIABLE:
             continue
         if variable not in known:
+            from ringd.config.suggest import did_you_mean
+
             near = did_you_mean(variable, [*known, environment.CONFIG_VARIABLE])
             raise ConfigError(f"unknown variable {variable} in the environment{near}", key=variable)
         if value:  # an empty variable is how scripts and compose files say "not set"
@@ -135,6 +129,8 @@ def _find_file(environ: Mapping[str, str], config_path: Path | None) -> Path | N
 def _from_file(path: Path | None) -> Sourced:
     if path is None:
         return {}
+    import tomllib  # most daemons have no file
+
     try:
         with path.open("rb") as file:
             content = tomllib.load(file)
@@ -167,8 +163,10 @@ def _check_known(name: str, *, shown: str, origin: str) -> None:
             key=name,
             origin=origin,
         )
-    known = [field for field in Settings.model_fields if field != "secret"]
+    known = [known for known in NAMES if known != "secret"]
     if name not in known:
+        from ringd.config.suggest import did_you_mean
+
         raise ConfigError(
             f"unknown setting {shown} ({origin}){did_you_mean(name, known)}",
             key=name,
@@ -176,32 +174,18 @@ def _check_known(name: str, *, shown: str, origin: str) -> None:
         )
 
 
-def _explain(exc: ValidationError, given: Sourced) -> ConfigError:
-    first = exc.errors(include_url=False, include_context=False)[0]
-    name = str(first["loc"][0])
-    value, origin = given[name]
-    if name == "secret":
-        value = "***"
-    reason = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return ConfigError(
-        f"{name} = {value!r} ({origin}): {reason}; allowed: {allowed(name)}",
-        key=name,
-        value=str(value),
-        origin=origin,
-    )
-
-
-def allowed(name: str) -> str:
-    """What a setting may be, in words."""
-    texts = [part.text for part in _metadata(name) if isinstance(part, Allowed)]
-    return texts[0] if texts else "text"
-
-
-def _metadata(name: str) -> list[Any]:
-    """A field's annotations; those of ``X | None`` lie on the member of the union."""
-    field = Settings.model_fields[name]
-    members = getattr(field.annotation, "__args__", ())
-    return [*field.metadata, *(m for a in members for m in getattr(a, "__metadata__", ()))]
+def _read(name: str, value: Any, origin: str) -> Any:
+    kind = KINDS[name]
+    try:
+        return kind.read(value)
+    except ValueError as exc:
+        shown = "***" if name == "secret" else value
+        raise ConfigError(
+            f"{name} = {shown!r} ({origin}): {exc}; allowed: {kind.allowed}",
+            key=name,
+            value=str(shown),
+            origin=origin,
+        ) from None
 
 
 def _check_together(settings: Settings, origin: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ def load_secret(settings: Settings) -> bytes:
     if settings.secret_file is not None:
         return _checked(_read_private(settings.secret_file), str(settings.secret_file))
     if settings.secret is not None:
-        return _checked(settings.secret.get_secret_value().encode(), "RINGD_SECRET")
+        return _checked(settings.secret.reveal().encode(), "RINGD_SECRET")
     raise ConfigError(
         "no job secret is set: name a file with secret_file (`ringd config secret PATH` makes one) "
         "or set RINGD_SECRET",

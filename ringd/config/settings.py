@@ -1,4 +1,4 @@
-"""What can be set, and the defaults. One flat, frozen model.
+"""What can be set, and the defaults. One flat, frozen dataclass; ``load`` checks what goes in.
 
 A field is a key of ``ringd.toml``, a variable ``RINGD_<NAME>`` and, on the commands that use it,
 a flag. Its type, in ``ringd.config.fields``, says what is allowed.
@@ -6,14 +6,21 @@ a flag. Its type, in ``ringd.config.fields``, says what is allowed.
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, SecretStr
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from ringd.config import fields
 from ringd.config.fields import KIB, MIB
 from ringd.config.values import PortRange
 
+_ANY_PORT: Final = PortRange(0, 0)
 
-class Settings(BaseModel):
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
     """All settings of daemons, rendezvous, launcher and client.
 
     Attributes:
@@ -68,8 +75,6 @@ class Settings(BaseModel):
         debug: tracebacks for errors, asyncio's debug mode.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
     job_id: fields.JobId = "default"
     rank: fields.Rank | None = None
     world_size: fields.WorldSize | None = None
@@ -79,13 +84,13 @@ class Settings(BaseModel):
     rendezvous: fields.ServiceAddress | None = None
     bind: fields.Host = ""
     advertise: fields.AdvertisedAddress | None = None
-    port: fields.Ports = PortRange(0, 0)
+    port: fields.Ports = _ANY_PORT
     interface: fields.Interface = ""
     ip_version: fields.IpVersion = "any"
     socket: fields.SocketPath | None = None
     parent_pid: fields.ProcessId | None = None
     secret_file: fields.AnyPath | None = None
-    secret: SecretStr | None = None
+    secret: fields.SecretText | None = None
     join_timeout_s: fields.Seconds = 60.0
     heartbeat_s: fields.Seconds = 1.0
     dead_after_s: fields.Seconds = 3.0
@@ -117,3 +122,21 @@ class Settings(BaseModel):
             host = host or self.rendezvous.host
             port = PortRange.parse(self.rendezvous.port) if port.any else port
         return host or "127.0.0.1", port
+
+
+def _kind(annotation: object) -> fields.Kind:
+    """That of a field; of ``X | None`` it lies on the member of the union."""
+    for part in (annotation, *typing.get_args(annotation)):
+        for found in getattr(part, "__metadata__", ()):
+            if isinstance(found, fields.Kind):
+                return found
+    raise TypeError(f"{annotation} has no Kind: take a type of ringd.config.fields")
+
+
+NAMES: Final = tuple(field.name for field in dataclasses.fields(Settings))
+"""All settings, in their order."""
+KINDS: Final[Mapping[str, fields.Kind]] = {
+    name: _kind(annotation)
+    for name, annotation in typing.get_type_hints(Settings, include_extras=True).items()
+}
+"""Setting → how it is read, and what it may be."""

@@ -1,4 +1,4 @@
-"""Values that are written as text: sizes, ports, host:port. Pure parsing, no look-up."""
+"""Values that are written as text: sizes, ports, host:port, secrets. Pure, no look-up."""
 
 from __future__ import annotations
 
@@ -113,6 +113,36 @@ class HostPort:
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}" if self.port else self.host
+
+
+class Secret:
+    """Text that is not shown by accident: neither its repr nor its str has it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    @classmethod
+    def parse(cls, value: object) -> Secret:
+        """From text.
+
+        Raises:
+            ValueError: no text.
+        """
+        if not isinstance(value, str):
+            raise ValueError("no text")
+        return cls(value)
+
+    def reveal(self) -> str:
+        """The text itself."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret(***)"
+
+    def __str__(self) -> str:
+        return "***"
 
 
 def _split_host_port(text: str) -> tuple[str, str | None]:

@@ -147,8 +147,9 @@ class Crew:
         self._describe()
 
     async def _daemon(self, rank: int) -> Child:
-        command = [sys.executable, "-m", "ringd", "daemon"]
+        command = [sys.executable, "-m", "ringd.cli.child_daemon"]
         env = self.job.environment(rank, self.rendezvous)
+        env.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's: threads that no daemon needs
         return await self.children.start(f"daemon {rank}", rank, command, env)
 
     async def _trainer(self, rank: int) -> Child:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import secrets
 import shutil
@@ -176,8 +177,8 @@ async def _run(
     told: asyncio.Queue[int],
 ) -> int:
     """The exit code; ``told`` gets the signals that come."""
-    settings = job.loaded.settings.model_copy(
-        update={"secret_file": job.secret_file, "job_id": job.job_id}
+    settings = dataclasses.replace(
+        job.loaded.settings, secret_file=job.secret_file, job_id=job.job_id
     )
     host, _ = settings.rendezvous_listen()
     service = None

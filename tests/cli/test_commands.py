@@ -14,7 +14,7 @@ from typer.testing import Result
 
 from ringd.bench.matrix import Matrix
 from ringd.cli import options
-from ringd.config.settings import Settings
+from ringd.config.settings import NAMES, Settings
 from ringd.config.values import PortRange, format_size
 from ringd.errors import DaemonLostError
 from ringd.observe import explain_view
@@ -43,7 +43,7 @@ def test_defaults_in_the_help_are_those_of_the_settings() -> None:
         if stated is None:
             continue
         name = flag[2:].replace("-", "_")
-        name = name if name in Settings.model_fields else f"{name}_s"
+        name = name if name in NAMES else f"{name}_s"
         value = getattr(defaults, name)
         text = format_size(value) if name.endswith("_bytes") else f"{value}".removesuffix(".0")
         assert stated[1] == text, flag

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from typer.testing import Result
 
-from ringd.config.settings import Settings
+from ringd.config.settings import NAMES
 
 Invoke = Callable[..., Result]
 
@@ -18,7 +18,7 @@ def test_show_prints_value_and_origin_in_columns_for_other_programs(ringd: Invok
     result = ringd("config", "show", RINGD_TIMEOUT_S="30", RINGD_SECRET="hush-hush-hush-hush")
     assert result.exit_code == 0
     rows = [line.split("\t") for line in result.stdout.splitlines()]
-    assert [name for name, _, _ in rows] == list(Settings.model_fields)
+    assert [name for name, _, _ in rows] == list(NAMES)
     for row in (
         ["timeout_s", "30.0", "environment RINGD_TIMEOUT_S"],
         ["segment_bytes", "256K", "file ringd.toml"],

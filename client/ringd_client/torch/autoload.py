@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,6 +22,27 @@ def register() -> None:
     dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu"])
     handlers: Any = dist
     handlers.register_rendezvous_handler(NAME, _rendezvous)
+    modules: tuple[Any, ...] = (dist, dist.distributed_c10d)
+    for module in modules:
+        module.init_process_group = _with_head_start(module.init_process_group)
+
+
+def _with_head_start(init: Callable[..., Any]) -> Callable[..., Any]:
+    """torch's init_process_group, which for this backend begins with what need not wait for the
+    other ranks: torch itself asks us only once it has found them all."""
+
+    @functools.wraps(init)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        backend = args[0] if args else kwargs.get("backend")
+        if not isinstance(backend, str) or NAME not in backend.lower():
+            return init(*args, **kwargs)
+
+        from ringd_client.torch.early import head_start
+
+        with head_start(init, args, kwargs):
+            return init(*args, **kwargs)
+
+    return init_process_group
 
 
 def _create(opts: Any, pg_options: Any) -> Any:

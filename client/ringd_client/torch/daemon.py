@@ -2,6 +2,9 @@
 
 Each rank starts its daemon; that of rank 0 is the rendezvous too. They watch this process and end
 after it, however it ends; until then they stand, for the next ``init_process_group``.
+
+The process is started ahead (:func:`start_ahead`): it imports what it needs while the ranks still
+look for each other, and is told its place when they have met.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -46,7 +50,7 @@ class OwnDaemon:
     owner: int
 
     @classmethod
-    def for_rank(cls, meeting: Store, rank: int, size: int, until: float) -> Self:
+    def for_rank(cls, meeting: Store, rank: int, size: int, until: float) -> OwnDaemon:
         """The daemon for a world: the one that stands, if all ranks have theirs; else a new one.
 
         Args:
@@ -61,19 +65,26 @@ class OwnDaemon:
         meeting.set(f"stands/{rank}", "" if standing is None else standing.place[0])
         if rank == 0:
             plan = _plan(meeting, standing, size, until)
-            meeting.set("plan", json.dumps(plan))
         else:
             plan = json.loads(stores.gather(meeting, {0: "plan"}, until)[0])
         if standing is None or plan["job"] != standing.place[0]:
             if _own is not None:
                 _own.end()
-            _own = standing = _started(plan, rank, size, until)
-        return standing  # type: ignore[return-value]
+            _own = standing = _told(plan, rank, size, until)
+        if rank == 0:  # only now: the others look for what our daemon is to be
+            meeting.set("plan", json.dumps(plan))
+        standing.listens(until)
+        return standing
 
     def serves(self, rank: int, size: int) -> bool:
         """Whether it lives, and is ours and in this place."""
         alive = self.owner == os.getpid() and self.process.poll() is None
         return alive and self.place[1:] == (rank, size)
+
+    def listens(self, until: float) -> None:
+        """Wait until it has made its socket, or has ended; at most until then."""
+        while not self.socket.exists() and self.process.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
 
     def explain(self, error: RingdError) -> None:
         """Add to an error of connecting what became of the daemon.
@@ -156,23 +167,92 @@ def _local_address(family: int, host: str) -> str:
 # ---------------------------------------------------------------- processes
 
 
-def _started(plan: dict[str, Any], rank: int, size: int, until: float) -> OwnDaemon:
+@dataclass(slots=True)
+class _Ahead:
+    """A process that waits to be told which daemon it is.
+
+    Attributes:
+        owner: the process that started it.
+    """
+
+    process: subprocess.Popen[bytes]
+    owner: int
+
+    @classmethod
+    def start(cls) -> Self:
+        env = environment.for_child(environment.snapshot(), parent_pid=os.getpid())
+        env.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's: threads that nobody here needs
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ringd.cli.child_daemon", "-"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            env=env,
+            start_new_session=True,  # Ctrl-C is for the script, which says goodbye
+        )
+        return cls(process, os.getpid())
+
+    def tell(self, settings: Mapping[str, object]) -> None:
+        """Have it be the daemon of these settings; None: without this one."""
+        assert self.process.stdin is not None
+        texts = {name: None if v is None else str(v) for name, v in settings.items()}
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
+            pipe.write(json.dumps(texts).encode() + b"\n")
+
+    def drop(self) -> None:
+        """Have it end; it is nobody yet."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+_ahead: _Ahead | None = None
+
+
+def start_ahead() -> None:
+    """Start the process that is to be this rank's daemon, unless one stands already.
+
+    Raises:
+        OSError: it can't be started.
+    """
+    global _ahead
+    stands = _own is not None and _own.owner == os.getpid() and _own.process.poll() is None
+    if not stands and (_ahead is None or _ahead.owner != os.getpid()):
+        _ahead = _Ahead.start()
+
+
+def drop_ahead() -> None:
+    """End the process that was started ahead, if it is ours and was not needed."""
+    global _ahead
+    if _ahead is not None and _ahead.owner == os.getpid():
+        _ahead.drop()
+    _ahead = None
+
+
+def _told(plan: dict[str, Any], rank: int, size: int, until: float) -> OwnDaemon:
+    """The daemon of a place; it need not listen yet."""
+    global _ahead
+    ahead, _ahead = _ahead, None
+    if ahead is None or ahead.owner != os.getpid() or ahead.process.poll() is not None:
+        ahead = _Ahead.start()
     folder = environment.runtime_dir(environment.snapshot()) / plan["job"]
     path = folder / f"{rank}.sock"
-    left_s = max(until - time.monotonic(), 1.0)
-    process = _start(
-        plan,
-        world_size=size,
-        rank=rank,
-        embed_rendezvous=rank == 0,
-        socket=path,
-        join_timeout_s=min(left_s, 86400.0),
-        dump_dir=_dumps(),
-    )
-    own = OwnDaemon((plan["job"], rank, size), path, process, os.getpid())
-    while not path.exists() and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.005)
-    return own
+    given = environment.snapshot()
+    settings: dict[str, object] = {
+        "job_id": plan["job"],
+        "rendezvous": plan["rendezvous"],
+        "world_size": size,
+        "rank": rank,
+        "embed_rendezvous": rank == 0,
+        "socket": path,
+        "join_timeout_s": min(max(until - time.monotonic(), 1.0), 86400.0),
+        "dump_dir": _dumps(),
+        "log_level": given.get(environment.variable("log_level")) or LOG_LEVEL,
+    }
+    if "secret" in plan:
+        settings |= {"secret": plan["secret"], "secret_file": None}
+    ahead.tell(settings)
+    return OwnDaemon((plan["job"], rank, size), path, ahead.process, os.getpid())
 
 
 def _dumps() -> Path | None:
@@ -184,26 +264,3 @@ def _dumps() -> Path | None:
     with contextlib.suppress(OSError, ConfigError):
         make_folders(folder)
     return folder
-
-
-def _start(plan: dict[str, Any], **settings: Any) -> subprocess.Popen[bytes]:
-    """A daemon that ends after this process."""
-    given = environment.snapshot()
-    settings["log_level"] = given.get(environment.variable("log_level")) or LOG_LEVEL
-    if "secret" in plan:
-        settings |= {"secret": plan["secret"], "secret_file": None}
-    env = environment.for_child(
-        given,
-        job_id=plan["job"],
-        rendezvous=plan["rendezvous"],
-        parent_pid=os.getpid(),
-        **settings,
-    )
-    env["PYDANTIC_DISABLE_PLUGINS"] = "__all__"  # it would look for some in every package
-    return subprocess.Popen(
-        [sys.executable, "-m", "ringd.cli.child_daemon"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        env=env,
-        start_new_session=True,  # Ctrl-C is for the script, which says goodbye
-    )
