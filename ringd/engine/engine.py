@@ -300,7 +300,8 @@ class Engine:
         self._deadlines.watch()
         group.ops[seq] = op
         self.live[op] = None
-        self._busy_poll.begin()
+        if len(mem) <= POLL_BYTES:
+            self._busy_poll.begin()
         op.start(self.router.early.take(group.number, group.epoch, seq))
 
     # Epochs and peers

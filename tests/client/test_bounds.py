@@ -231,7 +231,7 @@ def test_a_refused_call_waits_no_longer_than_its_deadline_for_a_daemon_that_does
     def stuck() -> bool:
         count = len(comm._state.pending)
         time.sleep(0.3)
-        return count == len(comm._state.pending) and is_held(comm._connection._sending)
+        return count == len(comm._state.pending) and is_held(comm._connection._sender.lock)
 
     eventually(stuck)
     began = time.monotonic()

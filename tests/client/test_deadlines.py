@@ -148,7 +148,7 @@ def test_a_call_does_not_wait_longer_because_another_thread_is_stuck_in_sending(
     def stuck() -> bool:
         count = len(comm._state.pending)
         time.sleep(0.3)
-        return count == len(comm._state.pending) and is_held(comm._connection._sending)
+        return count == len(comm._state.pending) and is_held(comm._connection._sender.lock)
 
     eventually(stuck)
     elapsed_s, error = timed(lambda: comm.barrier(timeout_s=0.1))

@@ -228,7 +228,7 @@ def test_what_can_t_be_sent_now_is_refused_at_once(
         comm.close()
 
     at_signal(handle)
-    send_signal_when(lambda: is_held(comm._connection._sending))
+    send_signal_when(lambda: is_held(comm._connection._sender.lock))
     with pytest.raises(CommunicatorClosedError):
         _post_many(comm)
     assert [error.retry for error in refused] == ["same_epoch"] * 5
@@ -275,7 +275,7 @@ def assert_usable(comm: Communicator, where: str) -> None:
     connection = comm._connection
     assert connection._leading != threading.get_ident(), where
     assert not connection._followers, where
-    for lock in (connection._sending, connection._turn, connection.memory):
+    for lock in (connection._sender.lock, connection._turn, connection.memory):
         assert not lock._is_owned(), where
     try:
         sum_ = comm.all_reduce(torch.ones(3), timeout_s=5).tolist()

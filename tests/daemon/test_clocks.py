@@ -30,6 +30,7 @@ class Witness:
     """As much of a node as is told of times."""
 
     log = logging.getLogger("test")
+    rank = 0
 
     def __init__(self) -> None:
         self.attached: asyncio.Future[float] = asyncio.get_running_loop().create_future()
