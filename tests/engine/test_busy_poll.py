@@ -14,7 +14,8 @@ def test_only_small_calls_ask_for_polling(
     size_bytes: int, begun: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     polls: list[BusyPoll] = []
-    monkeypatch.setattr(BusyPoll, "begin", polls.append)
+
+    monkeypatch.setattr(BusyPoll, "begin", lambda poll: polls.append(poll))
     scene = Scene(2)
 
     async def main() -> None:
