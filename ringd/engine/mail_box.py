@@ -184,7 +184,7 @@ class Mailbox:
             if send is None:
                 _was_there(number, lane.sent)
             else:
-                self._mail.end(send, error)
+                self._mail.asking.revoked(send, peer, error)
             return
         arrival = lane.offered.pop(number, None)
         recv = lane.incoming.get(number)
@@ -198,7 +198,7 @@ class Mailbox:
             recv.put_back()
             self._seek(recv)
         else:
-            self._mail.end(recv, error)
+            self._mail.asking.revoked(recv, peer, error)
 
     def _note_use(self, peer: int, size_bytes: int) -> None:
         tell = self._lane(peer).used(size_bytes)
