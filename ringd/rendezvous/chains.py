@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ringd.rendezvous.events import PostFailed
 from ringd.rendezvous.hops import Call, Hop, Key, Over, op_of
 from ringd.rendezvous.post_verdicts import judge_post
-from ringd.rendezvous.verdicts import LATE_SHARE, Answer, Verdict, judge, ranks_text, where
+from ringd.rendezvous.verdicts import Answer, Verdict, judge, ranks_text, where
 
 MAX_TOLD = 6
 """Links of a chain that the text tells."""
@@ -32,16 +32,17 @@ def judge_chain(
             that ``first`` has waited, what was to blame for that is to blame for this, too.
     """
     own = hops[first.key].answers.get(first.rank)
-    longest_s = LATE_SHARE * own.entered_s if own is not None else 0.0
-    recent = {rank: o for rank, o in (over or {}).items() if o.ago_s < longest_s}
+    entered_s = own.entered_s if own is not None else 0.0
+    recent = {rank: last for rank, last in (over or {}).items() if last.filled(entered_s)}
     walk = _Walk(hops, recent)
     walk.visit(first, ())
-    if not walk.ends:
+    ends = walk.ends or walk.ends_before
+    if not ends:
         return _deadlock(*walk.cycles[0], hops)
-    verdict = walk.ends[0].verdict
+    verdict = ends[0].verdict
     if verdict.case == "deadlock" and first.rank in verdict.culprits:
         return verdict
-    return _joined(walk.ends)
+    return _joined(ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class _Walk:
 
     Attributes:
         ends: where nobody waits on.
+        ends_before: where those who wait now have waited in another call until a moment ago.
         cycles: the way to it, and the calls that wait for each other.
     """
 
@@ -83,6 +85,7 @@ class _Walk:
         self._over = over
         self._seen: set[Key] = set()
         self.ends: list[_End] = []
+        self.ends_before: list[_End] = []
         self.cycles: list[tuple[Path, Path]] = []
 
     def visit(self, call: Call, path: Path) -> None:
@@ -97,12 +100,14 @@ class _Walk:
         self._seen.add(call.key)
         hop = self._hops[call.key]
         waiting = self._waiting(hop)
-        over = self._were_waiting(hop, waiting)
+        over = self._were_waiting(hop)
         verdict = _verdict_without(hop, waiting.keys() | over.keys())
         path = (*path, call)
         if verdict is not None:
             self.ends.append(_End(path, verdict))
-        self.ends += [_End(path, last.verdict, last.about) for last in over.values()]
+        for rank, last in over.items():
+            ends = self.ends_before if rank in waiting else self.ends
+            ends.append(_End(path, last.verdict, last.about))
         for rank in sorted(waiting):
             for onward in waiting[rank]:
                 self.visit(onward, path)
@@ -115,12 +120,12 @@ class _Walk:
         found = {r: [c for c in calls if self._stands(c)] for r, calls in hop.waits.items()}
         return {rank: calls for rank, calls in found.items() if calls}
 
-    def _were_waiting(self, hop: Hop, waiting: Collection[int]) -> dict[int, Over]:
-        """Those that do not wait in a call any more, but did until a moment ago."""
+    def _were_waiting(self, hop: Hop) -> dict[int, Over]:
+        """Those that have waited in vain until a moment ago."""
         if isinstance(hop.about, PostFailed) and _is_met(hop):
             return {}
         absent = [r for r, a in sorted(hop.answers.items()) if a.state == "absent"]
-        return {r: self._over[r] for r in absent if r in self._over and r not in waiting}
+        return {r: self._over[r] for r in absent if r in self._over}
 
     def _stands(self, call: Call) -> bool:
         """Whether a call was asked about, and its rank was still in it then."""

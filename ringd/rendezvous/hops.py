@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ringd.rendezvous.events import OpFailed, PostFailed
-from ringd.rendezvous.verdicts import Answer, Verdict
+from ringd.rendezvous.verdicts import LATE_SHARE, Answer, Verdict
 
 Call = OpFailed | PostFailed
 Key = tuple[object, ...]
@@ -42,11 +42,18 @@ class Over:
 
     Attributes:
         about: the call; ``verdict``: the one on it, ``ago_s`` ago.
+        waited_s: how long it had waited then.
     """
 
     about: Call
     verdict: Verdict
     ago_s: float
+    waited_s: float
+
+    def filled(self, span_s: float) -> bool:
+        """Whether it was most of what the rank did in the last ``span_s``."""
+        most_s = LATE_SHARE * span_s
+        return self.ago_s < most_s < min(self.waited_s, span_s - self.ago_s)
 
 
 def waited_in(answer: Answer, calls: Sequence[Call]) -> tuple[Call, ...]:

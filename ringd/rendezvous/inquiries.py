@@ -60,12 +60,12 @@ class Inquiry:
             return judge_chain(self.first, self.hops, over or {})
         return judge(self.answers, self.first.members, self.first.seq)
 
-    def waiting(self) -> dict[int, Call]:
-        """Who has waited in the call, with it as that rank's own."""
-        if isinstance(self.first, PostFailed):
-            return {self.first.rank: self.first}
-        waiting = [rank for rank, answer in self.answers.items() if answer.state == "waiting"]
-        return {rank: replace(self.first, rank=rank) for rank in waiting}
+    def waited(self) -> list[tuple[Call, float]]:
+        """The call as each rank's own that has waited in it, and for how long."""
+        first, waiting = self.first, [a for a in self.answers.values() if a.state == "waiting"]
+        if isinstance(first, PostFailed):
+            return [(first, a.entered_s) for a in waiting if a.rank == first.rank]
+        return [(replace(first, rank=a.rank), a.entered_s) for a in waiting]
 
     def is_open_at(self, now: float) -> bool:
         """Whether it may ask about one more call."""
@@ -80,7 +80,7 @@ class Inquiries:
         self._open: dict[int, Inquiry] = {}  # by the number of its first question
         self._asked: dict[int, tuple[int, Hop]] = {}  # by question: whose it is
         self._complete: list[Inquiry] = []
-        self._over: dict[int, tuple[Call, Verdict, float]] = {}  # by rank, with the time
+        self._over: dict[int, tuple[float, Over]] = {}  # by rank, with the time
         self._last = 0
 
     def next_deadline(self) -> float | None:
@@ -173,10 +173,10 @@ class Inquiries:
     def judge(self, inquiry: Inquiry, now: float) -> Verdict:
         """The verdict on one that has ended. It is the reason, too, why its ranks make no call that
         another one waits for, until they have had the time to."""
-        over = {r: Over(call, verdict, now - at) for r, (call, verdict, at) in self._over.items()}
+        over = {r: replace(last, ago_s=now - at) for r, (at, last) in self._over.items()}
         verdict = inquiry.judge(over)
-        for rank, call in inquiry.waiting().items():
-            self._over[rank] = (call, verdict, now)
+        for call, waited_s in inquiry.waited():
+            self._over[call.rank] = (now, Over(call, verdict, 0.0, waited_s))
         return verdict
 
     def clear(self) -> None:

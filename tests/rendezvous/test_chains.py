@@ -260,20 +260,36 @@ LATELY = judge_chain(recv(2, 3), {recv(2, 3).key: Hop(recv(2, 3), {2: waits(2), 
 
 
 @pytest.mark.parametrize(
-    ("ago_s", "culprits", "chain"), [(0.9, (3,), (0, 1, 2)), (1.1, (2,), (0, 1))]
+    ("ago_s", "waited_s", "culprits", "chain"),
+    [
+        (0.9, 1.1, (3,), (0, 1, 2)),
+        (1.1, 2.0, (2,), (0, 1)),
+        (0.1, 0.9, (2,), (0, 1)),  # it asks now and then
+    ],
 )
 def test_who_waited_until_just_now_is_held_up_by_what_held_that_up(
-    ago_s: float, culprits: tuple[int, ...], chain: tuple[int, ...]
+    ago_s: float, waited_s: float, culprits: tuple[int, ...], chain: tuple[int, ...]
 ) -> None:
     hops = [
         Hop(recv(0, 1), {0: waits(0), 1: blocked(1)}, {1: (recv(1, 2),)}),
         Hop(recv(1, 2), {1: waits(1), 2: away(2)}),
     ]
-    over = {2: Over(recv(2, 3), LATELY, ago_s)}
+    over = {2: Over(recv(2, 3), LATELY, ago_s, waited_s)}
     verdict = judge_chain(recv(0, 1), {hop.about.key: hop for hop in hops}, over)
     assert (verdict.case, verdict.culprits, verdict.chain) == ("never entered", culprits, chain)
     told = "rank 2 waited itself in a recv from rank 3 with tag 7 until its deadline; rank 3 never"
-    assert (told in verdict.text) == (ago_s < 1)
+    assert (told in verdict.text) == (culprits == (3,))
+
+
+def test_ranks_that_wait_for_each_other_after_one_has_given_up_are_no_deadlock() -> None:
+    hops = [
+        Hop(recv(0, 2), {0: waits(0), 2: blocked(2)}, {2: (recv(2, 0),)}),
+        Hop(recv(2, 0), {2: waits(2), 0: blocked(0)}, {0: (recv(0, 2),)}),
+    ]
+    known = {hop.about.key: hop for hop in hops}
+    over = {2: Over(recv(2, 3), LATELY, 0.1, 2.0)}
+    assert judge_chain(recv(0, 2), known, over).culprits == (3,)
+    assert judge_chain(recv(0, 2), known).case == "deadlock"
 
 
 def test_a_verdict_is_remembered_for_those_who_wait_for_its_ranks() -> None:
