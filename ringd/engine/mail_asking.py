@@ -146,7 +146,10 @@ class Asking:
         for *given_up, at in reversed(self._given_up):
             if any(given_up == [box, side, peer, tag] for side, peer in sides):
                 return {**NO_ANSWER, "state": "failed", "idle_s": self._engine.now() - at}
-        on_its_way = box.sent_to(asker) > count if op == RECV else box.came_from(asker) <= count
+        if op == RECV:
+            on_its_way = count < 0 or box.sent_to(asker, tag, count)
+        else:
+            on_its_way = box.came_from(asker) <= count
         if on_its_way or (op == SEND and count < 0):  # ours to it, or its own: a link has it
             return {**NO_ANSWER, "state": "done"}
         facts = {"idle_s": self._engine.idle_s(), "waits": waits_of(self._engine)}

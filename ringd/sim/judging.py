@@ -89,7 +89,7 @@ class Judge:
         if fields["partial"] or fault.kind.effect != "held up" or self._is_changing(now):
             return None  # its peer's view, which blames nobody; or whom to blame is not plain
         if step == self._relay:  # later, who gave up in the chain may hold up the others
-            named = fields["culprits"] == [fault.victim] or not fault.trainer.away
+            named = fault.victim in fields["culprits"] or not fault.trainer.away
             return None if named else "the verdict does not name who holds up the chain"
         if self._missed_in != {step} or fields["peer"] in self.errors[step]:
             return None  # what its peer sent may have gone to another receive, or was given up

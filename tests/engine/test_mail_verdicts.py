@@ -290,3 +290,18 @@ def test_a_sender_that_came_late_is_told_so_though_it_has_heard_that_it_is_over(
             assert "Rank 0 made the matching send late" in text
 
     scene.run(main)
+
+
+def test_a_message_with_another_tag_that_is_on_its_way_is_not_the_one() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        await scene.passes(1, 0)
+        scene.network.delay(scene.host(1), scene.host(0), 1.0, both=False)
+        got = scene.recv(0, 1, 5, tag=7, timeout_s=1.0)
+        await asyncio.sleep(0.9)
+        await scene.send(1, 0, message(5, sender=1), tag=8)
+        judged(await got, "never entered", [1])
+        scene.network.delay(scene.host(1), scene.host(0), 0.0, both=False)
+
+    scene.run(main)
