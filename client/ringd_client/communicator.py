@@ -134,8 +134,8 @@ def _started(
         self._connection.post(operation)
         return Handle(self._connection, operation)
 
-    show_as_method(method, call, "Handle[{}]")
     method.__name__ = method.__qualname__ = name
+    show_as_method(method, call, "Handle[{}]")
     method.__doc__ = (
         f"As :meth:`{call.__name__}`, without waiting: a :class:`Handle`, whose ``wait()`` returns "
         "what that\n    returns. The input has been read when this returns; do not touch the "

@@ -406,7 +406,7 @@ class Node:
     def on_post_verdict(self, verdict: dict[str, Any]) -> None:
         """Why a message of ours did not come to its end."""
         if verdict["epoch"] == self.engine.world.epoch:
-            self.engine.mail.asking.verdict(verdict["number"], verdict)
+            self.engine.mail.asking.verdict(verdict)
 
     def on_lost(self, lost: Lost) -> None:
         """A rank is gone without a goodbye."""

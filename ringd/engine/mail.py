@@ -356,6 +356,7 @@ class Mail:
         """An epoch begins; ``engine.groups`` know of it already. What is in flight ends."""
         changed = f"epoch {epoch} has begun: what was posted in an earlier one is over"
         self.end_all(MembershipChangedError(changed, epoch=epoch))
+        self.asking.begin_epoch()
         self._boxes.clear()
         self._budgets.clear()
         self._left.clear()

@@ -28,14 +28,18 @@ _LOSSES = (PeerLostError, CollectiveTimeoutError, MembershipChangedError)
 class Judge:
     """Of the errors of one run.
 
+    Args:
+        relay: the step that is a chain of messages from the victim on, if one is.
+
     Attributes:
         errors: by step of the program, each rank's error.
         uneven: steps that use a group that only some of its members got.
         messages_missed: a send or receive timed out, so that later ones may meet another's.
     """
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, *, relay: int | None = None) -> None:
         self._fault = fault
+        self._relay = relay
         self._loop = fault.network.loop
         self._entered: dict[int, dict[int, float]] = {}
         self._ended: dict[int, dict[int, float]] = {}
@@ -84,6 +88,9 @@ class Judge:
         fault, fields, now = self._fault, error.fields, self._loop.time()
         if fields["partial"] or fault.kind.effect != "held up" or self._is_changing(now):
             return None  # its peer's view, which blames nobody; or whom to blame is not plain
+        if step == self._relay:  # later, who gave up in the chain may hold up the others
+            named = fault.victim in fields["culprits"] or not fault.trainer.away
+            return None if named else "the verdict does not name who holds up the chain"
         if self._missed_in != {step} or fields["peer"] in self.errors[step]:
             return None  # what its peer sent may have gone to another receive, or was given up
         blamed, peer = set(fields["culprits"]), fields["peer"]
@@ -93,7 +100,7 @@ class Judge:
             well.clear()
         if peer is not None and well:  # of a receive from any, who has nothing to send is named too
             return f"the verdict on a message blames {sorted(well)}"
-        if peer is not None and peer not in self._entered[step] and peer not in blamed:
+        if peer is not None and peer not in self._entered[step] and not blamed & {peer, *guilty}:
             return f"the verdict on a message does not blame rank {peer}, which never came to it"
         return None
 
