@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ringd.engine import failures
 from ringd.engine.compiler import Compiler
 from ringd.errors import CollectiveMismatchError, RingdError
 from ringd.vocabulary import Collective
@@ -74,6 +75,11 @@ class Group:
         """No further call can complete. The first cause stands; but a goodbye yields to a loss."""
         if self.broken is None or (self.goodbye and not goodbye):
             self.broken, self.goodbye = error, goodbye
+
+    def left_before(self, seq: int) -> RingdError | None:
+        """That a rank said goodbye before the call with this number; None: nobody did."""
+        gone = (rank for rank, seq_left in self.left.items() if seq >= seq_left)
+        return next((failures.left_before(self, rank) for rank in gone), None)
 
     def remember(self, seq: int, error: RingdError) -> None:
         """Store the verdict on an operation, for late entrants."""

@@ -478,6 +478,46 @@ def test_a_group_that_is_made_on_some_members_only_is_void_on_them_too() -> None
     scene.run(main)
 
 
+OVER = {
+    "a rank of the parent dies": (PeerLostError, 0.1),
+    "a rank of the parent leaves": (PeerLostError, 0.1),
+    "the deadline passes": (CollectiveTimeoutError, 0.6),
+}
+
+
+@pytest.mark.parametrize("how", OVER)
+def test_a_group_that_its_making_left_to_some_members_is_over_on_them(how: str) -> None:
+    error, within_s = OVER[how]
+    scene = Scene(4)
+
+    async def main() -> None:
+        old = await found(scene, (0, 1, 2))
+        await sums(scene, old, (0, 1, 2))
+        scene.network.delay(scene.host(0), scene.host(2), 60.0, both=False)
+        spec, limit_s = new_group(0, 1, 2), 0.5 if error is CollectiveTimeoutError else 60.0
+        zero, one, two = [
+            scene.call(r, spec, np.zeros(1, "int64"), timeout_s=limit_s) for r in range(3)
+        ]
+        made = await scene.all((zero, one))
+        assert [ended.error for ended in made] == [None, None]
+        spec = replace(ALL_REDUCE, group=int(made[0].array[0]))
+        waiting = scene.call(0, spec)
+        if "dies" in how:
+            scene.trainer(3).die()
+        elif "leaves" in how:
+            scene.trainer(3).goodbye()
+        ended = [await two, await waiting, await scene.call(1, spec)]
+        for call in ended:
+            assert type(call.error) is error, call.error
+            assert call.took_s <= within_s
+        for call in ended[1:]:
+            assert "failed on other ranks" in str(call.error)
+        scene.network.delay(scene.host(0), scene.host(2), 0.0, both=False)
+        await sums(scene, old, (0, 1, 2))  # what was made before goes on
+
+    scene.run(main)
+
+
 def opened(scene: Scene, number: int, members: Sequence[int], ranks: Sequence[int]) -> None:
     """These ranks' daemons are told of a group that was agreed on elsewhere."""
     for rank in ranks:
