@@ -264,8 +264,19 @@ class Mail:
             if not post.live or post.withdrawn:
                 continue
             expired = now >= post.deadline
-            if expired or post.is_too_quiet(tick_s):
+            if not expired and not post.is_too_quiet(tick_s):
+                continue
+            if self.may_be_awaited(post):
                 self.asking.fail(post, quiet=not expired, elapsed_s=now - post.started)
+            else:
+                self._end_hopeless(post)
+
+    def may_be_awaited(self, post: Post) -> list[int]:
+        """Who may still be the other side of one that has come to its end in time: nobody who has
+        freed the group, or said goodbye and left nothing on its way that a connection carries."""
+        up = {peer for peer, link in self.engine.links.items() if link.up}
+        gone = self._silent | post.box.freed | (self._left.keys() - up)
+        return [rank for rank in post.peers if rank not in gone]
 
     # Links and peers
 

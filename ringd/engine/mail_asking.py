@@ -42,7 +42,7 @@ class Asking:
         Without a rendezvous in reach, or an answer in time, it ends with this rank's own view.
         """
         own = message_errors.timed_out(post, elapsed_s=elapsed_s, quiet=quiet)
-        peers = [[peer, self._count_of(post, peer)] for peer in post.peers]
+        peers = [[peer, self._count_of(post, peer)] for peer in self._mail.may_be_awaited(post)]
         post.box.revoke(post, message_errors.judged(own, None))
         post.box.forget(post)
         post.withdraw()
