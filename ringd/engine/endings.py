@@ -96,8 +96,12 @@ class Endings:
         """The rendezvous says that the end of the epoch, of which all are told, left a call undone
         on some ranks: that matters to who has got a group by that call, and to nobody else."""
         group = self._engine.groups.numbered(number)
-        if group is not None and group.epoch == epoch and member in group.ranks:
+        if group is None or group.epoch != epoch or member not in group.ranks:
+            return
+        if group.broken is not None or group.left_before(seq) is not None:
             self._engine.groups.void(group, seq, error)
+        else:  # we were not told, so that it is an error like any other
+            self._end(group, seq, error)
 
     def told(self, group: Group, peer: int, epoch: int, seq: int, error: RingdError) -> None:
         """A peer says on a link how an operation ended there."""

@@ -33,6 +33,7 @@ class Group:
         pending: an error of an operation that had returned here; the next call raises it.
         returned: the calls of rooted operations that returned here, perhaps too early to know.
         broken: why no further call of all members can complete, if so.
+        void: other members do not have it; it waits to be freed.
         goodbye: whether that is a goodbye only: messages among the others go on.
         left: ranks (of the world) that said goodbye, and the seq from which on they take no part.
         origin: the number of its parent, and of the call there that made it.
@@ -55,6 +56,7 @@ class Group:
     pending: RingdError | None = None
     returned: OrderedDict[int, OpSpec] = field(default_factory=OrderedDict)
     broken: RingdError | None = None
+    void: bool = False
     goodbye: bool = False
     left: dict[int, int] = field(default_factory=dict)
     origin: tuple[int, int] = (-1, -1)

@@ -211,6 +211,7 @@ class Groups:
                 why = parent.broken or parent.left_before(seq) or error
                 error = failures.unmade(group, why)
                 group.break_by(error)
+                group.void = True
                 for op in list(group.ops.values()):
                     op.end(failures.during(error, op))
                 self._engine.mail.group_freed(group, error)
