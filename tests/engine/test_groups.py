@@ -544,7 +544,9 @@ def test_what_comes_for_a_group_that_failed_here_does_not_meet_another_of_its_nu
         assert await found(scene, (2, 3)) == number
         receive = scene.recv_any(3, 5, group=number)
         await asyncio.sleep(10.0)
-        for ended in await scene.all(scene.call(r, replace(BARRIER, group=number)) for r in (2, 3)):
+        barrier = scene.call(2, replace(BARRIER, group=number))
+        await asyncio.sleep(1.0)
+        for ended in await scene.all((barrier, scene.call(3, replace(BARRIER, group=number)))):
             assert ended.error is None, ended.error
         assert (await scene.send(2, 1, message(5, sender=2), group=number)).error is None
         assert (await receive).error is None
