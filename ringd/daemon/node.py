@@ -390,7 +390,9 @@ class Node:
     ) -> None:
         """An operation failed on another rank."""
         self._on_failure()
-        self.engine.endings.verdict(group, lowest, epoch, seq, failures.from_peer(error))
+        endings = self.engine.endings
+        tell = endings.cut_short if failures.is_end_of_epoch(error) else endings.verdict
+        tell(group, lowest, epoch, seq, failures.from_peer(error))
 
     def on_inquiry(self, inquiry: int, epoch: int, group: int, lowest: int, seq: int) -> None:
         """The rendezvous asks all what they know of an operation."""

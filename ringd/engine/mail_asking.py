@@ -49,7 +49,7 @@ class Asking:
         Without a rendezvous in reach, or an answer in time, it ends with this rank's own view.
         """
         own = message_errors.timed_out(post, elapsed_s=elapsed_s, quiet=quiet)
-        peers = [[peer, count_of(post, peer)] for peer in post.peers]
+        peers = [[peer, count_of(post, peer)] for peer in self._mail.may_be_awaited(post)]
         self._last = number = self._last + 1
         post.box.revoke(post, message_errors.told_there(own, number))
         post.box.forget(post)

@@ -164,9 +164,10 @@ class Program:
             return self._call(trainer, index, step, step.spec)
         assert isinstance(step, InGroup)
         number = groups[step.index]
+        if rank not in step.call.members:
+            return None
         if number is None:
             self._judge.uneven.add(index)  # others may have the group
-        if number is None or rank not in step.call.members:
             return None
         return self._call(trainer, index, step.call, replace(step.call.spec, group=number))
 

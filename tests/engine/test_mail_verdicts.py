@@ -67,6 +67,36 @@ def test_of_a_receive_from_any_all_that_might_have_sent_are_named() -> None:
     scene.run(main)
 
 
+def test_who_has_left_is_not_asked_and_not_named() -> None:
+    scene = MailScene(4)
+
+    async def main() -> None:
+        await scene.cluster.nodes[3].stop()
+        await scene.quiet()
+        one = await scene.recv_any(0, 5, timeout_s=1.0)
+        assert "The daemon" not in judged(one, "never entered", [1, 2])
+
+    scene.run(main)
+
+
+def test_what_waits_for_one_that_left_while_its_link_is_down_says_so_at_the_deadline() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        await scene.passes(1, 0)
+        scene.network.cut(scene.host(1), scene.host(0))
+        scene.network.reset((scene.host(1), scene.host(0)))
+        waiting = scene.recv(0, 1, 5, timeout_s=1.0), scene.recv_any(0, 5, tag=3, timeout_s=1.0)
+        await scene.cluster.nodes[1].stop()
+        for one in waiting:
+            ended = await one
+            assert ended.code == "peer_lost"
+            assert error_of(ended).fields["case"] == "it left the job"
+        scene.network.heal(scene.host(1), scene.host(0))
+
+    scene.run(main)
+
+
 @pytest.mark.parametrize(
     ("state", "case", "text"),
     [
