@@ -130,6 +130,8 @@ class Mail:
         self.engine.post_ended(post, error)
         post.close(failed=error is not None)
         source = None
+        if error is None:
+            self.asking.matched(post)
         if isinstance(post, Recv) and error is None:
             source = post.box.group.ranks.index(post.source)
         post.on_done(error, source)

@@ -122,6 +122,22 @@ class Asking:
         self._revoked.clear()
         self._heard.clear()
 
+    def matched(self, post: Post) -> None:
+        """One of ours is done: messages of its kind that we gave up before are not to be met any
+        more, and who comes to us now does not come late for those."""
+        if not self._given_up:
+            return
+        peer = post.source if isinstance(post, Recv) else post.peer
+        mine = (post.box, post.spec.collective, post.tag)
+        self._given_up = deque(
+            (
+                one
+                for one in self._given_up
+                if (one[0], one[1], one[3]) != mine or one[2] not in (peer, ANY_SOURCE)
+            ),
+            maxlen=MAX_GIVEN_UP,
+        )
+
     # What others ask
 
     def answer(self, question: dict[str, Any]) -> dict[str, Any]:

@@ -96,8 +96,8 @@ class Judge:
             return None if told or self._may_have_no_verdict(rank) else "it has no verdict"
         if self._is_changing(self._loop.time()):
             return None  # whom to blame is not plain
-        if step == self._relay:  # later, who gave up in the chain may hold up the others
-            return self._misnamed_chain(error)
+        if self._relay is not None:  # later, who gave up in the chain may hold up the others
+            return self._misnamed_chain(error) if step == self._relay else None
         if any(self._missed[channel] - {(step, rank)} for channel in channels):
             return None  # what its peer sent may have gone to another receive, or was given up
         return self._misnamed_message(rank, step, error)

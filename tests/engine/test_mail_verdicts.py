@@ -44,6 +44,33 @@ def test_who_never_sends_is_named_with_its_stack(tag: int) -> None:
     scene.run(main)
 
 
+def test_a_receive_that_was_given_up_long_ago_is_not_the_one_that_is_waited_for_now() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        assert (await scene.recv(1, 0, 5, tag=7, timeout_s=0.1)).code == "timeout"
+        for _ in range(2):
+            await scene.passes(0, 1, tag=7)
+        one = await scene.send(0, 1, message(LARGE, sender=0), tag=7, timeout_s=1.0)
+        assert "Rank 1 never made the matching receive" in judged(one, "never entered", [1])
+
+    scene.run(main)
+
+
+def test_a_send_that_was_given_up_long_ago_is_not_the_one_that_is_waited_for_now() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        large = message(LARGE, sender=1)
+        assert (await scene.send(1, 0, large, tag=7, timeout_s=0.1)).code == "timeout"
+        for _ in range(2):
+            await scene.passes(1, 0, tag=7)
+        one = await scene.recv(0, 1, 5, tag=7, timeout_s=1.0)
+        assert "Rank 1 never made the matching send" in judged(one, "never entered", [1])
+
+    scene.run(main)
+
+
 def test_who_never_receives_is_named_with_its_stack() -> None:
     scene = MailScene(3)
 
