@@ -56,8 +56,8 @@ class Settings:
         segment_bytes: pipelining unit.
         eager_bytes: payloads up to this size need no credit of their receiver.
         max_in_flight: operations that a trainer may have posted and not finished.
-        busy_poll_us: how long after a call begins the daemon looks for its peers' bytes instead of
-            sleeping (it yields the processor to whoever wants it); 0 is off.
+        busy_poll_us: how long after a call of at most 64 KiB begins the daemon looks for its peers'
+            bytes instead of sleeping (it yields the processor to whoever wants it); 0 is off.
         congestion: "auto" takes cubic on links within a host, else the system's; "system"
             leaves it alone; other words name the kernel's algorithm, and one that it refuses
             is an error at the start.

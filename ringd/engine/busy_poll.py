@@ -10,6 +10,11 @@ from __future__ import annotations
 import asyncio
 from os import sched_yield
 from time import perf_counter
+from typing import Final
+
+POLL_BYTES: Final = 64 * 1024
+"""Collectives of more than this do not ask for it: they take longer than a wake-up, and the
+processor is needed for their bytes, which trainers and other daemons copy."""
 
 
 class BusyPoll:

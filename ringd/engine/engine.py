@@ -14,7 +14,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from ringd.engine import failures
-from ringd.engine.busy_poll import BusyPoll
+from ringd.engine.busy_poll import POLL_BYTES, BusyPoll
 from ringd.engine.compiler import Compiled, Splits
 from ringd.engine.deadlines import Deadlines
 from ringd.engine.endings import Endings
