@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -122,8 +123,13 @@ class Deadline:
         return max(self.at - time.monotonic(), 0.001)
 
 
-def attach(path: str, deadline: Deadline) -> tuple[Transport, Membership]:
+def attach(
+    path: str, deadline: Deadline, has_ended: Callable[[], bool] | None = None
+) -> tuple[Transport, Membership]:
     """Connect to the daemon at ``path`` and wait for the group.
+
+    Args:
+        has_ended: whether its process has; None: that can't be known.
 
     Raises:
         RendezvousError: the daemon refused, or somebody was missing at the deadline.
@@ -131,7 +137,7 @@ def attach(path: str, deadline: Deadline) -> tuple[Transport, Membership]:
         DaemonLostError: no daemon there, or it went away.
         ConfigError: RINGD_STACK_SIGNAL is no good.
     """
-    transport = Transport(_dial_patiently(path, deadline))
+    transport = Transport(_dial_patiently(path, deadline, has_ended))
     try:
         _say_hello(transport, deadline)
         until = deadline.at + GRACE_S
@@ -178,13 +184,16 @@ async def attach_async(path: str, deadline: Deadline) -> tuple[Transport, Member
         raise
 
 
-def _dial_patiently(path: str, deadline: Deadline) -> socket.socket:
+def _dial_patiently(
+    path: str, deadline: Deadline, has_ended: Callable[[], bool] | None
+) -> socket.socket:
     begun = time.monotonic()
     while True:
         try:
             return dial(path)
         except OSError as exc:
-            if not isinstance(exc, _NOT_YET) or _too_late(path, begun, deadline):
+            in_vain = has_ended is not None and has_ended()
+            if not isinstance(exc, _NOT_YET) or in_vain or _too_late(path, begun, deadline):
                 raise out_of(exc) or _nobody_listens(path, exc) from exc
         time.sleep(DIAL_EVERY_S)
 

@@ -11,11 +11,13 @@ NAMES: Final = {"send": "isend", "recv": "irecv"}
 
 
 def show_as_method(method: Any, call: Callable[..., Any], returns: str = "{}") -> None:
-    """Let a method show the call's parameters, with ``self`` first, and what it returns itself.
+    """Let a method show the call's parameters, with ``self`` first, and what it returns itself;
+    and its name in stacks, which a daemon reads to know what its trainer waits for.
 
     Args:
         returns: the return annotation, with ``{}`` for what the call's operation or steps return.
     """
+    method.__code__ = method.__code__.replace(co_name=method.__name__)
     signature = inspect.signature(call)
     caller, *others = signature.parameters.values()
     this = caller.replace(name="self", annotation=inspect.Parameter.empty)

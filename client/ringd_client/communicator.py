@@ -63,9 +63,27 @@ def connect(
         ConfigError: RINGD_SOCKET is not set, or ``timeout_s`` is no good.
         InvalidArgumentError: another argument is no good.
     """
+    return connect_to(
+        socket,
+        timeout_s=timeout_s,
+        default_timeout_s=default_timeout_s,
+        arena_limit_bytes=arena_limit_bytes,
+    )
+
+
+def connect_to(
+    socket: str | None,
+    *,
+    timeout_s: float,
+    default_timeout_s: float | None,
+    arena_limit_bytes: int | None,
+    has_ended: Callable[[], bool] | None = None,
+) -> Communicator:
+    """As :func:`connect`, for who can tell that the daemon's process has ended: then nobody is
+    waited for that is to begin to listen."""
     deadline = Deadline.after(timeout_s)
     limit, default = checked_limit(arena_limit_bytes), checked_default(default_timeout_s)
-    transport, membership = attach(socket or daemon_socket(), deadline)
+    transport, membership = attach(socket or daemon_socket(), deadline, has_ended)
     state = ClientState(membership.seat, membership.max_in_flight, membership.epoch)
     connection = Connection(transport, state)
     arena = Arena(
@@ -116,8 +134,8 @@ def _started(
         self._connection.post(operation)
         return Handle(self._connection, operation)
 
-    show_as_method(method, call, "Handle[{}]")
     method.__name__ = method.__qualname__ = name
+    show_as_method(method, call, "Handle[{}]")
     method.__doc__ = (
         f"As :meth:`{call.__name__}`, without waiting: a :class:`Handle`, whose ``wait()`` returns "
         "what that\n    returns. The input has been read when this returns; do not touch the "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Protocol
 from ringd.config import environment
 from ringd.config.secret import make_secret_file
 from ringd.lab.lab import Lab
+from ringd.launch.python import own_module
 
 WORKER = "ringd.bench.worker"
 RENDEZVOUS_PORT = 7000
@@ -50,7 +50,7 @@ class ThisHost:
     def starts(self, impl: str, n: int, folder: Path, control: Path) -> Iterator[Start]:
         """See :class:`Place`."""
         if impl == "ringd":
-            run = [sys.executable, "-m", "ringd", "run", "-n", str(n), "--"]
+            run = own_module("ringd", "run", "-n", n, "--")
             yield Start([*run, *_worker(control, impl, self._worker)], _environment())
             return
         for rank in range(n):
@@ -98,12 +98,12 @@ class InLab:
             yield Start([*self._lab.enter(rank), *_worker(control, "ringd")], env)
 
     def _start(self, host: int, part: str, env: dict[str, str]) -> Start:
-        command = [*self._lab.enter(host), sys.executable, "-m", "ringd", part]
+        command = [*self._lab.enter(host), *own_module("ringd", part)]
         return Start(command, env, serves=True)
 
 
 def _worker(control: Path, impl: str, module: str = WORKER) -> list[str]:
-    return [sys.executable, "-m", module, str(control), impl]
+    return own_module(module, control, impl)
 
 
 def _gloo_worker(

@@ -1,15 +1,19 @@
-"""``python -m ringd.cli.child_daemon``: ``ringd daemon`` as programs start it by themselves.
+"""``python -m ringd.cli.child_daemon PARENT``: ``ringd daemon`` as programs start it.
 
-All its settings come from the environment, so there is no command line to parse. That spares the
-import of typer, which counts where a job's daemons all start at once on few cores.
+Its settings are a line on standard input, by ``Loaded.to_line``: its parent has checked them, so
+neither a command line nor pydantic is needed here. That spares imports, which counts where a job's
+daemons all start at once on few cores. RINGD_ variables and files are not looked at.
 
-With the argument ``-`` it is started ahead: it imports what it needs, and waits for the rest of
-its settings on standard input. They are one line, a JSON object of settings and their texts. Where
-none comes before standard input or the parent (RINGD_PARENT_PID) ends, it ends without a word.
+PARENT is the parent's process id. The daemon may be started ahead: it imports what it needs, and
+waits for the line. Where none comes before standard input or the parent ends, it ends without a
+word.
+
+Its errors are a line on standard error; with a second argument, a descriptor, a line there too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -17,46 +21,39 @@ import sys
 import traceback
 
 from ringd.cli.exit_codes import OK, exit_code
-from ringd.config import environment
-from ringd.config.loader import load
+from ringd.config.loader import Loaded
 from ringd.errors import RingdError
-
-AHEAD = "-"
 
 
 def main() -> None:
     """Run until the parent has ended, or SIGTERM or SIGINT; exits as ``ringd daemon`` does."""
     gc.disable()  # what imports make stays: looking for garbage there is a twentieth of the start
-    environ = environment.snapshot()
-    debug = False
-    if sys.argv[1:] == [AHEAD]:
-        environ = _completed(environ)
-    try:
-        loaded = load({}, environ=environ)
-        debug = loaded.settings.debug
-        loaded.require("rank", "world_size")
+    from ringd.daemon.main import run_daemon  # while the parent does other things
 
-        from ringd.daemon.main import run_daemon
-
-        gc.enable()
-        run_daemon(loaded)
-    except RingdError as error:
-        if debug:
-            traceback.print_exc()
-        print(f"ringd: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(exit_code(error))
-
-
-def _completed(environ: dict[str, str]) -> dict[str, str]:
-    """The environment with the settings that come on standard input."""
-    import json
-
-    import ringd.daemon.main  # noqa: F401  while the parent does other things
-
-    line = _line(int(environ.get(environment.variable("parent_pid"), 0)))
+    line = _line(int(sys.argv[1]))
     if not line.endswith(b"\n"):
         sys.exit(OK)
-    return environment.for_child(environ, **json.loads(line))
+    loaded = Loaded.from_line(line)
+    gc.enable()
+    try:
+        run_daemon(loaded)
+    except RingdError as error:
+        if loaded.settings.debug:
+            traceback.print_exc()
+        text = " ".join(str(error).split())
+        print(f"ringd: {text}", file=sys.stderr)
+        _tell(text)
+        sys.exit(exit_code(error))
+    except Exception as error:
+        _tell(repr(error))
+        raise
+
+
+def _tell(text: str) -> None:
+    """Our parent why we end, if it wants to hear that."""
+    with contextlib.suppress(OSError):
+        for descriptor in sys.argv[2:]:
+            os.write(int(descriptor), text.encode())
 
 
 def _line(parent_pid: int) -> bytes:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ringd.cli import options
+from ringd.config.values import MAX_WORLD_SIZE
 
 EXAMPLE = "Example: ringd run -n 4 --accounting bytes.jsonl -- python train.py --epochs 3"
 CONTEXT = {"allow_interspersed_args": False}
@@ -18,7 +19,12 @@ def run(
     command: Annotated[
         list[str], typer.Argument(metavar="-- COMMAND [ARGS]...", help="What each rank runs.")
     ],
-    n: Annotated[int, typer.Option("-n", "--ranks", min=1, help="Number of ranks.", metavar="N")],
+    n: Annotated[
+        int,
+        typer.Option(
+            "-n", "--ranks", min=1, max=MAX_WORLD_SIZE, help="Number of ranks.", metavar="N"
+        ),
+    ],
     max_restarts: Annotated[
         int,
         typer.Option(
@@ -62,7 +68,7 @@ def run(
     With --max-restarts a rank that failed is started anew, and takes part again when the others
     call comm.reform(); when none of these is left, --min-size lets the job go on without it.
     """
-    loaded = options.settings_from(ctx, world_size=n)
+    loaded = options.settings_from(ctx).placed("flag", world_size=n)
 
     from ringd.launch.run import run as launch
 

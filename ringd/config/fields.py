@@ -1,136 +1,62 @@
 """The types of settings: how text becomes a value, its bounds, and the bounds in words.
 
-Plain functions: every daemon reads its settings before anything else, and the import of a library
-for that cost each a third of its start.
+Imported where something was given to be checked, and by type checkers: pydantic's import would be
+a third of a daemon's start.
 """
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ringd.config.values import HostPort, PortRange, Secret, parse_size
+from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, StringConstraints
 
-MAX_WORLD_SIZE = 4096
-MAX_SOCKET_PATH_BYTES = 107
-"""Linux: sun_path holds 108 bytes, the last of them NUL."""
+from ringd.config.values import (
+    KIB,
+    MAX_SOCKET_PATH_BYTES,
+    MAX_WORLD_SIZE,
+    MIB,
+    TIB,
+    HostPort,
+    PortRange,
+    Secret,
+    parse_size,
+)
+
 MAX_TIMEOUT_S = 7 * 24 * 3600.0
-KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
-
-Read = Callable[[Any], Any]
-"""From what was given (text; of a file or a flag also a number, truth value, path) to the value.
-ValueError: it is none; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """What a value may be, for the program and in words; it stands beside the type."""
+class Allowed:
+    """What a value may be, in words; it stands beside the type and ends up in error texts."""
 
-    read: Read
-    allowed: str
-
-
-# ---------------------------------------------------------------- reading
+    text: str
 
 
-def _whole(value: Any) -> int:
+def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("a truth value is no number")
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if not isinstance(value, int | str):
-        raise ValueError("no whole number")
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError("no whole number") from None
+    return value
 
 
-def _real(value: Any) -> float:
-    if isinstance(value, bool):
-        raise ValueError("a truth value is no number")
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise ValueError("no number") from None
-    if not math.isfinite(number):
-        raise ValueError("not finite")
-    return number
-
-
-def _within(read: Read, low: float, high: float, *, above_low: bool = False) -> Read:
-    """A number from ``low`` (or just above it) to ``high``, both included."""
-
-    def bounded(value: Any) -> Any:
-        number = read(value)
-        if number > high:
-            raise ValueError(f"more than {high:.15g}")
-        if number < low or (above_low and number == low):
-            raise ValueError(f"not more than {low:.15g}" if above_low else f"less than {low:.15g}")
-        return number
-
-    return bounded
-
-
-def _segment_size(value: Any) -> Any:
-    size_bytes = _within(parse_size, 4 * KIB, 8 * MIB)(value)
-    if size_bytes % 64:
-        raise ValueError("not a multiple of 64")
-    return size_bytes
-
-
-def _real_time(value: Any) -> Any:
-    number = _whole(value)
-    if number and not 34 <= number <= 64:
+def _real_time(value: int) -> int:
+    if value and not 34 <= value <= 64:
         raise ValueError("not a real-time signal")
-    return number
+    return value
 
 
-def _flag(value: Any) -> bool:
-    word = str(value).strip().lower() if isinstance(value, bool | int | str) else ""
-    if word in ("true", "yes", "on", "1", "t", "y"):
-        return True
-    if word in ("false", "no", "off", "0", "f", "n"):
-        return False
-    raise ValueError("neither true nor false")
+def _lower(value: Any) -> Any:
+    return str(value).strip().lower() if isinstance(value, str | int) else value
 
 
-def _matching(pattern: str) -> Read:
-    compiled = re.compile(pattern)
-
-    def matched(value: Any) -> Any:
-        if not isinstance(value, str):
-            raise ValueError("no text")
-        if not compiled.fullmatch(value):
-            raise ValueError("of other letters, or another length")
-        return value
-
-    return matched
-
-
-def _one_of(*words: str) -> Read:
-    def chosen(value: Any) -> Any:
-        word = str(value).strip().lower() if isinstance(value, str | int) else value
-        if word not in words:
-            raise ValueError("none of these")
-        return word
-
-    return chosen
-
-
-def _path(value: Any) -> Path:
+def _path(value: Any) -> Any:
     if value == "":
         raise ValueError("an empty path")
-    if not isinstance(value, str | Path):
-        raise ValueError("no path")
-    return Path(value).expanduser()
+    return Path(value).expanduser() if isinstance(value, str | Path) else value
 
 
-def _socket_path(value: Any) -> Path:
+def _socket_path(value: Any) -> Any:
     path = _path(value)
     if len(str(path).encode()) > MAX_SOCKET_PATH_BYTES:
         raise ValueError(f"longer than {MAX_SOCKET_PATH_BYTES} bytes")
@@ -146,77 +72,121 @@ def _host(value: Any) -> Any:
     return address.host
 
 
-# ---------------------------------------------------------------- the types
-
-Flag = Annotated[bool, Kind(_flag, "true or false")]
-AnyPath = Annotated[Path, Kind(_path, "a path")]
-SocketPath = Annotated[Path, Kind(_socket_path, f"a path of at most {MAX_SOCKET_PATH_BYTES} bytes")]
-SecretText = Annotated[Secret, Kind(Secret.parse, "text")]
+Flag = Annotated[bool, Allowed("true or false")]
+AnyPath = Annotated[Path, BeforeValidator(_path), Allowed("a path")]
+SocketPath = Annotated[
+    Path,
+    BeforeValidator(_socket_path),
+    Allowed(f"a path of at most {MAX_SOCKET_PATH_BYTES} bytes"),
+]
+SecretText = Annotated[Secret, PlainValidator(Secret.parse), Allowed("text")]
 JobId = Annotated[
     str,
-    Kind(
-        _matching(r"[A-Za-z0-9._-]{1,64}"),
-        "1 to 64 of letters, digits, dot, dash, underscore",
-    ),
+    StringConstraints(pattern=r"^[A-Za-z0-9._-]{1,64}$"),
+    Allowed("1 to 64 of letters, digits, dot, dash, underscore"),
 ]
 Rank = Annotated[
     int,
-    Kind(_within(_whole, 0, MAX_WORLD_SIZE - 1), "a whole number from 0 to world_size - 1"),
+    BeforeValidator(_number),
+    Field(ge=0, lt=MAX_WORLD_SIZE),
+    Allowed("a whole number from 0 to world_size - 1"),
 ]
 WorldSize = Annotated[
     int,
-    Kind(_within(_whole, 1, MAX_WORLD_SIZE), f"a whole number from 1 to {MAX_WORLD_SIZE}"),
+    BeforeValidator(_number),
+    Field(ge=1, le=MAX_WORLD_SIZE),
+    Allowed(f"a whole number from 1 to {MAX_WORLD_SIZE}"),
 ]
-ProcessId = Annotated[int, Kind(_within(_whole, 1, 2**31 - 1), "the number of a process")]
+ProcessId = Annotated[
+    int,
+    BeforeValidator(_number),
+    Field(ge=1, lt=2**31),
+    Allowed("the number of a process"),
+]
 MinSize = Annotated[
     int,
-    Kind(
-        _within(_whole, 0, MAX_WORLD_SIZE),
-        f"a whole number of ranks up to {MAX_WORLD_SIZE}; 0 is all",
-    ),
+    BeforeValidator(_number),
+    Field(ge=0, le=MAX_WORLD_SIZE),
+    Allowed(f"a whole number of ranks up to {MAX_WORLD_SIZE}; 0 is all"),
 ]
-Operations = Annotated[int, Kind(_within(_whole, 1, 65536), "a whole number from 1 to 65536")]
+Operations = Annotated[
+    int,
+    BeforeValidator(_number),
+    Field(ge=1, le=65536),
+    Allowed("a whole number from 1 to 65536"),
+]
 Seconds = Annotated[
     float,
-    Kind(
-        _within(_real, 0, MAX_TIMEOUT_S, above_low=True),
-        f"seconds, more than 0 and at most {MAX_TIMEOUT_S:.0f} (a week)",
-    ),
+    BeforeValidator(_number),
+    Field(gt=0, le=MAX_TIMEOUT_S, allow_inf_nan=False),
+    Allowed(f"seconds, more than 0 and at most {MAX_TIMEOUT_S:.0f} (a week)"),
 ]
 MicrosecondsOrOff = Annotated[
     int,
-    Kind(_within(_whole, 0, 1_000_000), "whole microseconds up to a second; 0 is off"),
+    BeforeValidator(_number),
+    Field(ge=0, le=1_000_000),
+    Allowed("whole microseconds up to a second; 0 is off"),
 ]
-StackSignal = Annotated[int, Kind(_real_time, "a real-time signal, 34 to 64; 0 is off")]
+StackSignal = Annotated[
+    int,
+    BeforeValidator(_number),
+    AfterValidator(_real_time),
+    Allowed("a real-time signal, 34 to 64; 0 is off"),
+]
 MillisecondsOrOff = Annotated[
     int,
-    Kind(_within(_whole, 0, int(MAX_TIMEOUT_S * 1000)), "whole milliseconds; 0 is off"),
+    BeforeValidator(_number),
+    Field(ge=0, le=int(MAX_TIMEOUT_S * 1000)),
+    Allowed("whole milliseconds; 0 is off"),
 ]
-ServiceAddress = Annotated[HostPort, Kind(HostPort.parse_with_port, "host:port or [IPv6]:port")]
-AdvertisedAddress = Annotated[HostPort, Kind(HostPort.parse, "host, host:port or [IPv6]:port")]
-Host = Annotated[str, Kind(_host, "a local IP address or host name, without a port")]
-Ports = Annotated[PortRange, Kind(PortRange.parse, '0 (any), a port, or "7000-7010"')]
+ServiceAddress = Annotated[
+    HostPort,
+    BeforeValidator(HostPort.parse_with_port),
+    Allowed("host:port or [IPv6]:port"),
+]
+AdvertisedAddress = Annotated[
+    HostPort,
+    BeforeValidator(HostPort.parse),
+    Allowed("host, host:port or [IPv6]:port"),
+]
+Host = Annotated[
+    str, BeforeValidator(_host), Allowed("a local IP address or host name, without a port")
+]
+Ports = Annotated[
+    PortRange, BeforeValidator(PortRange.parse), Allowed('0 (any), a port, or "7000-7010"')
+]
 Interface = Annotated[
-    str, Kind(_matching(r"[^\s/]{0,15}"), "the name of a network interface, like eth0")
+    str,
+    StringConstraints(pattern=r"^[^\s/]{0,15}$"),
+    Allowed("the name of a network interface, like eth0"),
 ]
-IpVersion = Annotated[Literal["any", "4", "6"], Kind(_one_of("any", "4", "6"), '"any", "4" or "6"')]
+IpVersion = Annotated[
+    Literal["any", "4", "6"], BeforeValidator(_lower), Allowed('"any", "4" or "6"')
+]
 Quorum = Annotated[
     Literal["auto", "majority", "any"],
-    Kind(_one_of("auto", "majority", "any"), '"auto", "majority" or "any"'),
+    BeforeValidator(_lower),
+    Allowed('"auto", "majority" or "any"'),
 ]
 Congestion = Annotated[
     str,
-    Kind(
-        _matching(r"[a-z0-9_-]{1,15}"),
-        '"auto", "system", or an algorithm of the kernel, like cubic',
-    ),
+    StringConstraints(pattern=r"^[a-z0-9_-]{1,15}$"),
+    Allowed('"auto", "system", or an algorithm of the kernel, like cubic'),
 ]
-SegmentSize = Annotated[  # float32 partial sums of 8M fill 16M frames
-    int, Kind(_segment_size, "4K to 8M, a multiple of 64 bytes")
+SegmentSize = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    Field(ge=4 * KIB, le=8 * MIB, multiple_of=64),  # float32 partial sums of it fill 16M frames
+    Allowed("4K to 8M, a multiple of 64 bytes"),
 ]
-EagerSize = Annotated[int, Kind(_within(parse_size, 0, 64 * KIB), "0 to 64K")]
-ArenaSize = Annotated[int, Kind(_within(parse_size, MIB, 64 * TIB), "1M to 64T")]
+EagerSize = Annotated[
+    int, BeforeValidator(parse_size), Field(ge=0, le=64 * KIB), Allowed("0 to 64K")
+]
+ArenaSize = Annotated[
+    int, BeforeValidator(parse_size), Field(ge=MIB, le=64 * TIB), Allowed("1M to 64T")
+]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error"],
-    Kind(_one_of("debug", "info", "warning", "error"), "debug, info, warning or error"),
+    BeforeValidator(_lower),
+    Allowed("debug, info, warning or error"),
 ]

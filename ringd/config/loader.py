@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import binascii
+import dataclasses
+import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ringd.config import environment
-from ringd.config.settings import KINDS, NAMES, Settings
+from ringd.config.settings import NAMES, Settings
 from ringd.errors import ConfigError
 
 DEFAULT_FILE = Path("ringd.toml")
 """Read from the working directory when nobody names another."""
 DEFAULT = "default"
+LAUNCHER = "the launcher"
 _PATHS = frozenset({"socket", "secret_file", "accounting", "dump_dir"})
 
 Sourced = dict[str, tuple[Any, str]]
@@ -26,7 +30,8 @@ class Loaded:
 
     Attributes:
         settings: the values.
-        origin: setting → "flag", "environment RINGD_X", "file PATH" or "default".
+        origin: setting → "flag", "environment RINGD_X", "file PATH", "default", or "the launcher":
+            the program that starts a daemon set it.
         runtime_dir: the user's folder for Unix sockets; it may not exist yet.
         service_links: variables that are Kubernetes' and no settings of ours; see ``warnings``.
     """
@@ -69,6 +74,32 @@ class Loaded:
             if origin != DEFAULT and name != "secret"
         }
 
+    def placed(self, by: str = LAUNCHER, /, **settings: Any) -> Loaded:
+        """The same with these settings, which this program knows by itself.
+
+        Args:
+            by: their origin.
+            settings: values of the fields' types; they are not checked.
+
+        Raises:
+            ConfigError: they contradict what was given.
+        """
+        replaced = dataclasses.replace(self.settings, **settings)
+        origin = {**self.origin, **dict.fromkeys(settings, by)}
+        _check_together(replaced, origin)
+        return Loaded(replaced, origin, self.runtime_dir)
+
+    def to_line(self) -> bytes:
+        """For the standard input of a daemon that this program starts; it holds the secret."""
+        return binascii.b2a_base64(pickle.dumps(self))
+
+    @staticmethod
+    def from_line(line: bytes) -> Loaded:
+        """What our parent has checked. It may run any code here: it started us."""
+        loaded = pickle.loads(binascii.a2b_base64(line))
+        assert isinstance(loaded, Loaded)
+        return loaded
+
     @property
     def socket_path(self) -> Path:
         """The daemon's Unix socket: as set, else by job and rank in the user's runtime folder."""
@@ -99,7 +130,7 @@ def load(
         **_from_flags(flags),
     }
     origin = {name: given[name][1] if name in given else DEFAULT for name in NAMES}
-    settings = Settings(**{name: _read(name, *given[name]) for name in NAMES if name in given})
+    settings = _checked(given) if given else Settings()
     _check_together(settings, origin)
     return Loaded(settings, origin, environment.runtime_dir(environ), links)
 
@@ -189,18 +220,10 @@ def _check_known(name: str, *, shown: str, origin: str) -> None:
         )
 
 
-def _read(name: str, value: Any, origin: str) -> Any:
-    kind = KINDS[name]
-    try:
-        return kind.read(value)
-    except ValueError as exc:
-        shown = "***" if name == "secret" else value
-        raise ConfigError(
-            f"{name} = {shown!r} ({origin}): {exc}; allowed: {kind.allowed}",
-            key=name,
-            value=str(shown),
-            origin=origin,
-        ) from None
+def _checked(given: Sourced) -> Settings:
+    from ringd.config.checks import checked  # pydantic: a third of the start of a daemon
+
+    return checked(given)
 
 
 def _check_together(settings: Settings, origin: Mapping[str, str]) -> None:

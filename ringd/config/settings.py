@@ -1,20 +1,21 @@
-"""What can be set, and the defaults. One flat, frozen dataclass; ``load`` checks what goes in.
+"""What can be set, and the defaults. One flat, frozen dataclass.
 
 A field is a key of ``ringd.toml``, a variable ``RINGD_<NAME>`` and, on the commands that use it,
-a flag. Its type, in ``ringd.config.fields``, says what is allowed.
+a flag. Its type, in ``ringd.config.fields``, says what is allowed; ``ringd.config.checks`` holds
+what users give against it. The types are names only here, so that to have settings takes no
+import of pydantic.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import typing
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from ringd.config import fields
-from ringd.config.fields import KIB, MIB
-from ringd.config.values import PortRange
+from ringd.config.values import KIB, MIB, PortRange
+
+if TYPE_CHECKING:
+    from ringd.config import fields
 
 _ANY_PORT: Final = PortRange(0, 0)
 
@@ -124,19 +125,5 @@ class Settings:
         return host or "127.0.0.1", port
 
 
-def _kind(annotation: object) -> fields.Kind:
-    """That of a field; of ``X | None`` it lies on the member of the union."""
-    for part in (annotation, *typing.get_args(annotation)):
-        for found in getattr(part, "__metadata__", ()):
-            if isinstance(found, fields.Kind):
-                return found
-    raise TypeError(f"{annotation} has no Kind: take a type of ringd.config.fields")
-
-
 NAMES: Final = tuple(field.name for field in dataclasses.fields(Settings))
 """All settings, in their order."""
-KINDS: Final[Mapping[str, fields.Kind]] = {
-    name: _kind(annotation)
-    for name, annotation in typing.get_type_hints(Settings, include_extras=True).items()
-}
-"""Setting → how it is read, and what it may be."""

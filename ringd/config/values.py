@@ -7,8 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MAX_PORT = 65535
+MAX_WORLD_SIZE = 4096
+MAX_SOCKET_PATH_BYTES = 107
+"""Linux: sun_path holds 108 bytes, the last of them NUL."""
+KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_UNITS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
 _SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?")
 

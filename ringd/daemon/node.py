@@ -393,7 +393,9 @@ class Node:
     ) -> None:
         """An operation failed on another rank."""
         self._on_failure()
-        self.engine.endings.verdict(group, lowest, epoch, seq, failures.from_peer(error))
+        endings = self.engine.endings
+        tell = endings.cut_short if failures.is_end_of_epoch(error) else endings.verdict
+        tell(group, lowest, epoch, seq, failures.from_peer(error))
 
     def on_inquiry(self, inquiry: int, epoch: int, group: int, lowest: int, seq: int) -> None:
         """The rendezvous asks all what they know of an operation."""
@@ -409,7 +411,7 @@ class Node:
     def on_post_verdict(self, verdict: dict[str, Any]) -> None:
         """Why a message of ours did not come to its end."""
         if verdict["epoch"] == self.engine.world.epoch:
-            self.engine.mail.asking.verdict(verdict["number"], verdict)
+            self.engine.mail.asking.verdict(verdict)
 
     def on_lost(self, lost: Lost) -> None:
         """A rank is gone without a goodbye."""

@@ -9,7 +9,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 from ringd.config import environment
 from ringd.demo.ledger import Ledger
 from ringd.errors import RingdError
+from ringd.launch.python import own_module
 
 START_LIMIT_S = 60.0
 ORDER_LIMIT_S = 60.0
@@ -71,14 +71,14 @@ class Job:
         # A name of its own, whatever the environment or a settings file calls its jobs.
         options = ["--job-id", f"demo-{secrets.token_hex(4)}", "--log-level", "warning"]
         options += ["--accounting", str(self.ledger.path)]
-        ringd, python = [sys.executable, "-m", "ringd"], [sys.executable, "-m"]
-        worker = [*python, "ringd.demo.workers", str(control)]
+        run = own_module("ringd", "run", "-n", self.n, *options)
+        worker = own_module("ringd.demo.workers", control)
         env = environment.snapshot()
         env.setdefault("OMP_NUM_THREADS", "1")
         env.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a host's own name need not resolve
         with (self.folder / "log").open("wb") as log:
             return subprocess.Popen(
-                [*ringd, "run", "-n", str(self.n), *options, "--", *worker],
+                [*run, "--", *worker],
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

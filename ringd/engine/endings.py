@@ -92,6 +92,17 @@ class Endings:
         if group is not None and group.epoch == epoch and member in group.ranks:
             self._end(group, seq, error)
 
+    def cut_short(self, number: int, member: int, epoch: int, seq: int, error: RingdError) -> None:
+        """The rendezvous says that the end of the epoch, of which all are told, left a call undone
+        on some ranks: that matters to who has got a group by that call, and to nobody else."""
+        group = self._engine.groups.numbered(number)
+        if group is None or group.epoch != epoch or member not in group.ranks:
+            return
+        if group.broken is not None or group.left_before(seq) is not None:
+            self._engine.groups.void(group, seq, error)
+        else:  # we were not told, so that it is an error like any other
+            self._end(group, seq, error)
+
     def told(self, group: Group, peer: int, epoch: int, seq: int, error: RingdError) -> None:
         """A peer says on a link how an operation ended there."""
         if group.epoch != epoch or peer not in group.ranks:
@@ -116,12 +127,13 @@ class Endings:
             _take_quote(group, seq, error)
         elif seq >= group.next_seq:
             group.remember(seq, error)
-        elif isinstance(error, CollectiveMismatchError):
-            # Rooted operations return before they can know; the next call says it.
-            if seq not in group.verdicts:
-                group.pending = group.pending or error
-            group.remember(seq, error)
-            self._engine.groups.void(group.number, seq, error)
+        else:
+            if isinstance(error, CollectiveMismatchError):
+                # Rooted operations return before they can know; the next call says it.
+                if seq not in group.verdicts:
+                    group.pending = group.pending or error
+                group.remember(seq, error)
+            self._engine.groups.void(group, seq, error)
 
     # Calls that do not begin
 
@@ -161,11 +173,10 @@ class Endings:
             group.next_seq = seq + 1
             self.spread(group, seq, error)
             return error
-        for rank, seq_left in group.left.items():
-            if seq >= seq_left:
-                error = failures.left_before(group, rank)
-                group.break_by(error, goodbye=True)
-                return error.copy()
+        left = group.left_before(seq)
+        if left is not None:
+            group.break_by(left, goodbye=True)
+            return left.copy()
         return None
 
     def void_late(self, group: Group, seq: int, peer: int, theirs: bytes) -> None:

@@ -30,6 +30,7 @@ from ringd.engine.operation import OnDone, Operation
 from ringd.engine.probing import Probing
 from ringd.engine.router import Router
 from ringd.engine.times import Times, times_of
+from ringd.engine.waits import waits_of
 from ringd.errors import (
     GroupFreedError,
     InvalidArgumentError,
@@ -469,7 +470,7 @@ class Engine:
             state = "failed" if seq in group.verdicts else "done"
             return {**NO_ANSWER, "state": state, "next_seq": group.next_seq}
         told = {"state": "absent", "idle_s": self.idle_s(), "next_seq": group.next_seq}
-        return {**NO_ANSWER, **told}
+        return {**NO_ANSWER, **told, "waits": waits_of(self)}
 
     def idle_s(self) -> float:
         """For how long no collective has been in flight."""

@@ -270,6 +270,18 @@ def left_before(group: Group, rank: int) -> PeerLostError:
     )
 
 
+def unmade(group: Group, error: RingdError) -> RingdError:
+    """The end of a group that some of its members do not have, as their ``new_group`` failed."""
+    if isinstance(error, CollectiveMismatchError):
+        return error
+    parent, seq = group.origin
+    return type(error)(
+        f"group {group.number} is over: {_numbered(seq, parent)}, which made it, failed on other "
+        f"ranks, and they do not have it; close it, and make it again on all. {error.message}",
+        **error.fields,
+    )
+
+
 def during(error: RingdError, op: Operation) -> RingdError:
     """``error`` as this operation's own: with op, seq and progress among its fields."""
     facts: dict[str, Any] = {

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from ringd.engine import failures
 from ringd.engine.compiler import Compiler
 from ringd.errors import CollectiveMismatchError, RingdError
 from ringd.vocabulary import Collective
@@ -32,6 +33,7 @@ class Group:
         pending: an error of an operation that had returned here; the next call raises it.
         returned: the calls of rooted operations that returned here, perhaps too early to know.
         broken: why no further call of all members can complete, if so.
+        void: other members do not have it; it waits to be freed.
         goodbye: whether that is a goodbye only: messages among the others go on.
         left: ranks (of the world) that said goodbye, and the seq from which on they take no part.
         origin: the number of its parent, and of the call there that made it.
@@ -54,6 +56,7 @@ class Group:
     pending: RingdError | None = None
     returned: OrderedDict[int, OpSpec] = field(default_factory=OrderedDict)
     broken: RingdError | None = None
+    void: bool = False
     goodbye: bool = False
     left: dict[int, int] = field(default_factory=dict)
     origin: tuple[int, int] = (-1, -1)
@@ -74,6 +77,11 @@ class Group:
         """No further call can complete. The first cause stands; but a goodbye yields to a loss."""
         if self.broken is None or (self.goodbye and not goodbye):
             self.broken, self.goodbye = error, goodbye
+
+    def left_before(self, seq: int) -> RingdError | None:
+        """That a rank said goodbye before the call with this number; None: nobody did."""
+        gone = (rank for rank, seq_left in self.left.items() if seq >= seq_left)
+        return next((failures.left_before(self, rank) for rank in gone), None)
 
     def remember(self, seq: int, error: RingdError) -> None:
         """Store the verdict on an operation, for late entrants."""

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 from ringd.engine import failures
 from ringd.engine.compiler import Compiled, Compiler
 from ringd.engine.group import Group
-from ringd.errors import CollectiveError, GroupFreedError, InvalidArgumentError, RingdError
+from ringd.errors import (
+    CollectiveError,
+    GroupFreedError,
+    InvalidArgumentError,
+    PeerLostError,
+    RingdError,
+)
 from ringd.schedules.select import DEFAULT_THRESHOLDS, Thresholds
 from ringd.wire.frame import Kind
 
@@ -132,6 +138,9 @@ class Groups:
             self._proposing = False
             if error is None:
                 error = self._take(NUMBER.unpack(mem)[0], compiled.ranks, parent.epoch, origin)
+            elif isinstance(error, PeerLostError) and error.rank not in compiled.ranks:
+                # Members that have the group already would go on in it, and wait for us.
+                self._engine.endings.spread(parent, origin[1], error)
             on_done(error, None)
 
         return founded
@@ -194,11 +203,15 @@ class Groups:
         )
         return Group(number, ranks, rank, compiler, epoch)
 
-    def void(self, parent: int, seq: int, error: RingdError) -> None:
-        """The call that made a group turns out to be void on other ranks: so is the group."""
+    def void(self, parent: Group, seq: int, error: RingdError) -> None:
+        """The call that made a group turns out to have failed on other ranks: they do not have the
+        group, and here it is over."""
         for group in self:
-            if group.origin == (parent, seq) and group.broken is None:
+            if group.origin == (parent.number, seq) and group.broken is None:
+                why = parent.broken or parent.left_before(seq) or error
+                error = failures.unmade(group, why)
                 group.break_by(error)
+                group.void = True
                 for op in list(group.ops.values()):
                     op.end(failures.during(error, op))
                 self._engine.mail.group_freed(group, error)

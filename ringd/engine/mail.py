@@ -181,10 +181,15 @@ class Mail:
         elif self.engine.groups.is_future(stream, epoch):
             self._kept.keep(stream, epoch, KeptFrame(link.peer, kind, header, bytes(payload)))
         else:
-            self.engine.router.dropped_frames += 1
-            if kind == OFFER and epoch == self.engine.world.epoch:
-                error = message_errors.freed_there(self.engine.rank, group=stream - 1, epoch=epoch)
-                link.send_note(REVOKE, stream, [epoch, header[1], False, error.to_wire()])
+            self._drop(link, kind, stream, header)
+
+    def _drop(self, link: Link | None, kind: int, stream: int, header: list[Any]) -> None:
+        """A frame of a group that is not ours, or not any more; who offered something is told."""
+        self.engine.router.dropped_frames += 1
+        epoch = header[0]
+        if link is not None and kind == OFFER and epoch == self.engine.world.epoch:
+            error = message_errors.freed_there(self.engine.rank, group=stream - 1, epoch=epoch)
+            link.send_note(REVOKE, stream, [epoch, header[1], False, error.to_wire()])
 
     def _hand(
         self,
@@ -228,11 +233,9 @@ class Mail:
 
     def _box_of(self, peer: int, stream: int, epoch: int) -> Mailbox | None:
         group = self.engine.groups.get(stream)
-        if group is None or group.epoch != epoch:
+        if group is None or group.epoch != epoch or group.void:
             return None
-        if peer not in group.ranks:
-            raise FrameError(f"rank {peer} is no member of group {group.number}")
-        return self.box(group)
+        return self.box(group) if peer in group.ranks else None  # it has another of that number
 
     def box(self, group: Group) -> Mailbox:
         """The group's mailbox, with what came before the group was known."""
@@ -244,12 +247,13 @@ class Mail:
         return found
 
     def _replay(self, box: Mailbox, frame: KeptFrame) -> None:
+        link = self.engine.links.get(frame.peer)
+        if frame.peer not in box.group.ranks:
+            self._drop(link, frame.kind, box.group.stream, frame.header)
+            return
         try:
-            if frame.peer not in box.group.ranks:
-                raise FrameError(f"rank {frame.peer} is no member of group {box.group.number}")
             self._hand(box, frame.peer, frame.kind, frame.header, frame.payload)
         except FrameError as exc:  # the peer's fault, as if it had come just now
-            link = self.engine.links.get(frame.peer)
             if link is not None:
                 link.connection.fail(exc)
 
@@ -264,8 +268,19 @@ class Mail:
             if not post.live or post.withdrawn:
                 continue
             expired = now >= post.deadline
-            if expired or post.is_too_quiet(tick_s):
+            if not expired and not post.is_too_quiet(tick_s):
+                continue
+            if self.may_be_awaited(post):
                 self.asking.fail(post, quiet=not expired, elapsed_s=now - post.started)
+            else:
+                self._end_hopeless(post)
+
+    def may_be_awaited(self, post: Post) -> list[int]:
+        """Who may still be the other side of one that has come to its end in time: nobody who has
+        freed the group, or said goodbye and left nothing on its way that a connection carries."""
+        up = {peer for peer, link in self.engine.links.items() if link.up}
+        gone = self._silent | post.box.freed | (self._left.keys() - up)
+        return [rank for rank in post.peers if rank not in gone]
 
     # Links and peers
 
@@ -356,6 +371,7 @@ class Mail:
         """An epoch begins; ``engine.groups`` know of it already. What is in flight ends."""
         changed = f"epoch {epoch} has begun: what was posted in an earlier one is over"
         self.end_all(MembershipChangedError(changed, epoch=epoch))
+        self.asking.begin_epoch()
         self._boxes.clear()
         self._budgets.clear()
         self._left.clear()

@@ -1,7 +1,8 @@
 """Sends and receives that came to their deadline: who or what is to blame, the rendezvous says.
 
 It asks the other side, or for a receive from any all that might have sent. Meanwhile such a message
-is in flight still, but withdrawn: nothing of it moves any more.
+is in flight still, but withdrawn: nothing of it moves any more. So is its other side, if that one
+had begun: it ends with the same verdict.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from ringd.engine import message_errors
 from ringd.engine.endings import VERDICT_S
 from ringd.engine.engine_answers import NO_ANSWER
 from ringd.engine.message import Post, Recv, Send
-from ringd.errors import CollectiveTimeoutError
+from ringd.engine.waits import count_of, waits_of
+from ringd.errors import CollectiveTimeoutError, RingdError
 from ringd.vocabulary import ANY_SOURCE, RECV, SEND
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_GIVEN_UP = 64
 """Messages of ours that are remembered after their deadline."""
+MAX_HEARD = 64
+"""Verdicts on others' messages that are remembered, as their word of it may come later."""
 
 
 class Asking:
@@ -35,6 +39,9 @@ class Asking:
         self._asked: dict[int, tuple[Post, CollectiveTimeoutError]] = {}
         self._last = 0
         self._given_up: deque[tuple[Mailbox, str, int, int, float]] = deque(maxlen=MAX_GIVEN_UP)
+        # By the rank that asks, and its number: messages that it gave up, and verdicts.
+        self._revoked: dict[tuple[int, int], tuple[Post, CollectiveTimeoutError]] = {}
+        self._heard: dict[tuple[int, int], dict[str, Any]] = {}
 
     def fail(self, post: Post, *, quiet: bool, elapsed_s: float) -> None:
         """``post`` came to its end in time: withdraw it here and there, and end it by a verdict.
@@ -42,11 +49,11 @@ class Asking:
         Without a rendezvous in reach, or an answer in time, it ends with this rank's own view.
         """
         own = message_errors.timed_out(post, elapsed_s=elapsed_s, quiet=quiet)
-        peers = [[peer, self._count_of(post, peer)] for peer in post.peers]
-        post.box.revoke(post, message_errors.judged(own, None))
+        peers = [[peer, count_of(post, peer)] for peer in self._mail.may_be_awaited(post)]
+        self._last = number = self._last + 1
+        post.box.revoke(post, message_errors.told_there(own, number))
         post.box.forget(post)
         post.withdraw()
-        self._last = number = self._last + 1
         self._asked[number] = (post, own)
         now = self._engine.now()
         self._given_up.append((post.box, post.spec.collective, post.peer, post.tag, now))
@@ -57,16 +64,22 @@ class Asking:
         else:
             self._end_alone(number)
 
-    def _count_of(self, post: Post, peer: int) -> int:
-        """Of a receive how many messages have come from ``peer``; of a send its own number; -1: it
-        was matched, or has not gone, so that it is not the peer's program that is waited for."""
-        if isinstance(post, Send):
-            return -1 if post.taken else post.number
-        return -1 if post.at[0] >= 0 else post.box.came_from(peer)
+    def verdict(self, verdict: dict[str, Any]) -> None:
+        """The rendezvous says why a message of ours did not end, or one whose other side is ours.
 
-    def verdict(self, number: int, verdict: dict[str, Any]) -> None:
-        """The rendezvous says why one of ours did not end; one that nobody waits for is dropped."""
-        self._end(number, verdict)
+        Args:
+            verdict: the fields of "post_verdict".
+        """
+        asker, number = verdict["rank"], verdict["number"]
+        if asker == self._engine.rank:
+            self._end(number, verdict)
+        elif (asker, number) in self._revoked:
+            _, own = self._revoked[asker, number]
+            self._end_revoked((asker, number), message_errors.judged(own, verdict))
+        else:
+            self._heard[asker, number] = verdict
+            if len(self._heard) > MAX_HEARD:
+                del self._heard[next(iter(self._heard))]
 
     def _end_alone(self, number: int) -> None:
         self._end(number, None)
@@ -77,6 +90,37 @@ class Asking:
         post, own = self._asked.pop(number)
         if post.live:
             self._mail.end(post, message_errors.judged(own, verdict))
+
+    # What others give up
+
+    def revoked(self, post: Post, peer: int, error: RingdError) -> None:
+        """``peer`` gave a message up, and ``post`` is its other side: end it, too.
+
+        At the peer's deadline it ends with the verdict on that; without one it ends with ``error``.
+        """
+        question = message_errors.question_in(error)
+        if question is None or not self._surroundings.in_reach():
+            self._mail.end(post, error if question is None else question[2])
+            return
+        post.box.forget(post)
+        post.withdraw()
+        number, own, view = question
+        key = (peer, number)
+        self._revoked[key] = (post, own)
+        if key in self._heard:
+            self._end_revoked(key, message_errors.judged(own, self._heard.pop(key)))
+        else:
+            self._engine.loop.call_later(VERDICT_S, self._end_revoked, key, view)
+
+    def _end_revoked(self, key: tuple[int, int], error: RingdError) -> None:
+        post, _ = self._revoked.pop(key, (None, None))
+        if post is not None and post.live:
+            self._mail.end(post, error)
+
+    def begin_epoch(self) -> None:
+        """Nobody asks about messages of an earlier one."""
+        self._revoked.clear()
+        self._heard.clear()
 
     # What others ask
 
@@ -92,7 +136,7 @@ class Asking:
             return {**NO_ANSWER, "state": "absent"}
         asker, op, tag = question["rank"], question["op"], question["tag"]
         if asker == self._engine.rank:
-            return self._of_ours(question["number"])
+            return self._of_ours(question)
         for post in self._mail.live:
             if post.box.group is group and post.tag == tag and _meets(post, asker, op):
                 return self._waiting(post)
@@ -102,15 +146,26 @@ class Asking:
         for *given_up, at in reversed(self._given_up):
             if any(given_up == [box, side, peer, tag] for side, peer in sides):
                 return {**NO_ANSWER, "state": "failed", "idle_s": self._engine.now() - at}
-        on_its_way = box.sent_to(asker) > count if op == RECV else box.came_from(asker) <= count
+        if op == RECV:
+            on_its_way = count < 0 or box.sent_to(asker, tag, count)
+        else:
+            on_its_way = box.came_from(asker) <= count
         if on_its_way or (op == SEND and count < 0):  # ours to it, or its own: a link has it
             return {**NO_ANSWER, "state": "done"}
-        return {**NO_ANSWER, "state": "absent", "idle_s": self._engine.idle_s()}
+        facts = {"idle_s": self._engine.idle_s(), "waits": waits_of(self._engine)}
+        return {**NO_ANSWER, "state": "absent", **facts}
 
-    def _of_ours(self, number: int) -> dict[str, Any]:
-        if number not in self._asked:
-            return {**NO_ANSWER, "state": "failed"}
-        return self._waiting(self._asked[number][0])
+    def _of_ours(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Of one that waits for its verdict, or (without a number) one that we said we wait for."""
+        if question["number"] in self._asked:
+            return self._waiting(self._asked[question["number"]][0])
+        names = (question["group"], question["op"], question["tag"])
+        peers = [peer for peer, _ in question["peers"]]
+        for post in self._mail.live if question["number"] < 0 else ():
+            spec = post.spec
+            if (spec.group, spec.collective, post.tag) == names and post.peers == peers:
+                return self._waiting(post)
+        return {**NO_ANSWER, "state": "failed"}
 
     def _waiting(self, post: Post) -> dict[str, Any]:
         owed = post.size_bytes - post.bytes_done + 1

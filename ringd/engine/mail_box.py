@@ -67,7 +67,7 @@ class Mailbox:
 
     def _post(self, send: Send, lane: Lane, link: Link) -> None:
         link.users.add(self.group.stream)
-        send.number = number = lane.number()
+        send.number = number = lane.number(send.tag)
         remaining_ms = max(1, int((send.deadline - self._engine.now()) * 1e3))
         header = [self.epoch, number, send.tag, send.spec.packed, remaining_ms]
         if lane.may_send_whole(send.size_bytes):
@@ -184,7 +184,7 @@ class Mailbox:
             if send is None:
                 _was_there(number, lane.sent)
             else:
-                self._mail.end(send, error)
+                self._mail.asking.revoked(send, peer, error)
             return
         arrival = lane.offered.pop(number, None)
         recv = lane.incoming.get(number)
@@ -198,7 +198,7 @@ class Mailbox:
             recv.put_back()
             self._seek(recv)
         else:
-            self._mail.end(recv, error)
+            self._mail.asking.revoked(recv, peer, error)
 
     def _note_use(self, peer: int, size_bytes: int) -> None:
         tell = self._lane(peer).used(size_bytes)
@@ -263,9 +263,9 @@ class Mailbox:
         """How many messages, and offers, came from a peer."""
         return self._lane(peer).got
 
-    def sent_to(self, peer: int) -> int:
-        """How many messages, and offers, went to a peer."""
-        return self._lane(peer).sent
+    def sent_to(self, peer: int, tag: int, since: int) -> bool:
+        """Whether a message, or offer, with a tag went to a peer after the first ``since``."""
+        return self._lane(peer).sent_since(since, tag)
 
     def waiting_tags(self, source: int) -> list[int]:
         """The tags of messages from ``source`` (ANY_SOURCE: of all) that wait for a receive."""

@@ -6,6 +6,7 @@ counts the same, from what it has said. So it knows to the byte how far a peer m
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 from ringd.engine.run_ahead import RUN_AHEAD_OPERATIONS, Budget
@@ -18,6 +19,8 @@ MAX_UNTAKEN_MESSAGES = RUN_AHEAD_OPERATIONS
 """How many small messages may wait at a peer; more are offered, and wait at home."""
 OFFERS_FACTOR = 4
 """How many times the bound of operations in flight a peer may offer us."""
+MAX_TAGS = 64
+"""Of so many messages that were sent last the tags are known."""
 TELL_AT = 4
 """A receiver tells what it has received each time that it is one part in so many of the bound."""
 
@@ -40,6 +43,7 @@ class Lane:
     __slots__ = (
         "_budget",
         "_eager_bytes",
+        "_last_tags",
         "_max_offered",
         "_peer_used",
         "_told",
@@ -62,6 +66,7 @@ class Lane:
         self.offers: dict[int, Send] = {}
         self.offered: dict[int, Arrival] = {}
         self.incoming: dict[int, Recv] = {}
+        self._last_tags: deque[int] = deque(maxlen=MAX_TAGS)
         self.sent = 0  # messages of both kinds: the number of the next
         self.got = 0
         # Of what travelled as MESSAGE, in all: (messages, bytes).
@@ -70,10 +75,18 @@ class Lane:
 
     # Sending
 
-    def number(self) -> int:
+    def number(self, tag: int) -> int:
         """The number of the message that is sent now."""
+        self._last_tags.append(tag)
         self.sent += 1
         return self.sent - 1
+
+    def sent_since(self, count: int, tag: int) -> bool:
+        """Whether a message with this tag was sent after the first ``count``, as far as known."""
+        n_since = self.sent - count
+        if n_since > MAX_TAGS:
+            return True
+        return n_since > 0 and tag in list(self._last_tags)[-n_since:]
 
     def may_send_whole(self, size_bytes: int) -> bool:
         """Whether a message may travel without being asked for; if so it is counted."""

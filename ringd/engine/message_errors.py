@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ringd.engine.message import Arrival, Post
 
 _TAGS_SHOWN = 5
+DEADLOCK = "deadlock"
+"""The case of a verdict that more time would not change."""
 
 
 def check_post(group: Group, spec: OpSpec, tag: int) -> None:
@@ -110,18 +112,37 @@ def judged(own: CollectiveTimeoutError, verdict: Mapping[str, Any] | None) -> Ri
     if verdict is None:
         text = f"{own.message} {look} {slow}" if look else f"{own.message} {slow}"
         return CollectiveTimeoutError(text, **fields, partial=True)
-    culprits = verdict["culprits"]
-    told = {
-        "verdict": verdict["verdict"],
-        "case": verdict["case"],
-        "culprits": culprits,
-        "waiting_on": culprits or fields["waiting_on"],
-        "link": verdict["link"],
-        "stacks": verdict["stacks"],
-        "partial": False,
-    }
     text = f"{own.message} {_sentence(verdict['text'])} {_sentence(verdict['advice'])}"
-    return CollectiveTimeoutError(f"{text} {slow}", **{**fields, **told})
+    if verdict["case"] != DEADLOCK:
+        text = f"{text} {slow}"
+    return CollectiveTimeoutError(text, **{**fields, **_told(verdict)})
+
+
+def told_there(own: CollectiveTimeoutError, number: int) -> RingdError:
+    """What the other side is told of a message that this rank asks about by ``number``: its own
+    view, and what it takes to make that the verdict."""
+    view = judged(own, None)
+    return type(view)(view.message, **view.fields, asked=[number, own.message])
+
+
+def question_in(error: RingdError) -> tuple[int, CollectiveTimeoutError, RingdError] | None:
+    """By which number a peer asks about a message that it gave up, what it knows without the
+    verdict, as `timed_out`, and its own view; None: there is to be no verdict."""
+    fields = dict(error.fields)
+    setting = fields.get("setting")
+    match fields.pop("asked", None):
+        case [int(number), str(text)] if isinstance(setting, str):
+            own = CollectiveTimeoutError(text, **fields, look="")
+            return number, own, type(error)(error.message, **fields)
+    return None
+
+
+def _told(verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """A verdict as an error's fields."""
+    names = ("verdict", "case", "culprits", "link", "stacks", "chain")
+    others = verdict["culprits"] if verdict["case"] != DEADLOCK else []
+    waiting = {"waiting_on": others} if others else {}
+    return {**{name: verdict[name] for name in names}, **waiting, "partial": False}
 
 
 def _sentence(text: str) -> str:

@@ -389,6 +389,8 @@ class Operation:
 
     def _take_early(self, early: dict[int, EarlyFlow]) -> None:
         for peer, held in early.items():
+            if peer not in self.group.ranks:  # it meant another group of that number (Groups.void)
+                continue
             self.bound_deadline(held.deadline, peer)
             flow = self.flows.get(peer)
             if flow is None:

@@ -7,7 +7,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from ringd.lab.ending import RUN, exists, folder_of, take_down
 from ringd.lab.spec import LabSpec, check_hosts
 from ringd.lab.switch import FACTS, ask
 from ringd.lab.tools import check_possible
+from ringd.launch.python import own_module
 
 START_LIMIT_S = 30.0
 _AS_HOST = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
@@ -187,7 +187,7 @@ def _keeper(spec: LabSpec) -> Iterator[subprocess.Popen[str]]:
         folder_of(spec.name).mkdir(mode=0o700)
     except FileExistsError:
         raise _taken(spec) from None
-    command = [sys.executable, "-m", "ringd.lab.keeper", spec.name]
+    command = own_module("ringd.lab.keeper", spec.name)
     keeper = subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
     assert keeper.stdin is not None
     try:
@@ -253,7 +253,7 @@ def _write_facts(spec: LabSpec) -> None:
 
 def _start_switch(spec: LabSpec, folder: Path) -> None:
     """Until it says that its devices are there. It ends with the lab, as all in its namespace."""
-    module = [sys.executable, "-m", "ringd.lab.switch", str(folder)]
+    module = own_module("ringd.lab.switch", folder)
     log = folder / "switch.log"
     with log.open("wb") as errors:
         switch = subprocess.Popen(

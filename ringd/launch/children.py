@@ -72,15 +72,26 @@ class Children:
         self._warden_task = asyncio.create_task(self._warden.wait())
 
     async def start(
-        self, name: str, rank: int, command: Sequence[str], env: Mapping[str, str]
+        self,
+        name: str,
+        rank: int,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        told: bytes | None = None,
     ) -> Child:
         """Start a process in a new group.
+
+        Args:
+            told: what it reads on its standard input, at most 64 KiB; None: nothing.
 
         Raises:
             OSError: the command can't be run.
         """
-        process = _spawn(command, env)
+        process = _spawn(command, env, subprocess.DEVNULL if told is None else subprocess.PIPE)
         self._ward("+", process.pid)
+        if told is not None and process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+                pipe.write(told)
         assert process.stdout is not None and process.stderr is not None
         waits = name.isdecimal()  # trainers; a daemon that stood still would fail the job
         outputs = [
@@ -175,13 +186,13 @@ def _tell_who_lives(alive: Sequence[Child], steps: Sequence[tuple[int, float]]) 
     log.warning("not ended yet: %s: %s now%s", names, signal.Signals(number).name, then)
 
 
-def _spawn(command: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _spawn(command: Sequence[str], env: Mapping[str, str], stdin: int) -> subprocess.Popen[bytes]:
     """A process, and the pipes of its output, which a transport of asyncio's would not let us
     close while somebody else holds them."""
     return subprocess.Popen(
         command,
         bufsize=0,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=dict(env),

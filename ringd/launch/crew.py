@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,10 @@ from pathlib import Path
 
 from ringd.config import environment
 from ringd.config.loader import Loaded
+from ringd.config.values import HostPort
 from ringd.errors import ConfigError
 from ringd.launch.children import Child, Children
+from ringd.launch.python import own_module
 from ringd.transport.base import Address
 
 log = logging.getLogger("ringd.run")
@@ -43,26 +45,30 @@ class Job:
         """The Unix socket of a rank's daemon."""
         return self.folder / f"{rank}.sock"
 
+    def placed(self, rank: int, rendezvous: Address) -> Loaded:
+        """The settings of a rank's daemon: the launcher's own, and its place."""
+        return self.loaded.placed(
+            bind="",  # says where the rendezvous listens
+            log_level=self.log_level,
+            job_id=self.job_id,
+            rank=rank,
+            world_size=self.world_size,
+            rendezvous=HostPort(rendezvous.host, rendezvous.port),
+            socket=self.socket(rank),
+            secret_file=self.secret_file,
+            secret=None,
+            embed_rendezvous=self.loaded.settings.embed_rendezvous and rank == 0,
+        )
+
     def environment(self, rank: int, rendezvous: Address) -> dict[str, str]:
-        """What a rank's daemon and trainer see: the launcher's own settings, and their place.
+        """What a rank's daemon and trainer see: the settings of the daemon, for those that look
+        for it.
 
         Their place also in torchrun's variables, so that a script that calls init_process_group
         runs.
         """
-        overrides = {k: v for k, v in self.loaded.overrides().items() if k != "bind"}
-        overrides |= {
-            "log_level": self.log_level,
-            "job_id": self.job_id,
-            "rank": rank,
-            "world_size": self.world_size,
-            "rendezvous": str(rendezvous),
-            "socket": self.socket(rank),
-            "secret_file": self.secret_file,
-            "secret": None,
-        }
-        if self.loaded.settings.embed_rendezvous:
-            overrides["embed_rendezvous"] = rank == 0
-        env = environment.for_child(environment.snapshot(), **overrides)
+        settings = self.placed(rank, rendezvous).overrides()
+        env = environment.for_child(environment.snapshot(), secret=None, **settings)
         env |= {
             "RANK": str(rank),
             "WORLD_SIZE": str(self.world_size),
@@ -147,10 +153,11 @@ class Crew:
         self._describe()
 
     async def _daemon(self, rank: int) -> Child:
-        command = [sys.executable, "-m", "ringd.cli.child_daemon"]
+        command = own_module("ringd.cli.child_daemon", os.getpid())
         env = self.job.environment(rank, self.rendezvous)
         env.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's: threads that no daemon needs
-        return await self.children.start(f"daemon {rank}", rank, command, env)
+        told = self.job.placed(rank, self.rendezvous).to_line()
+        return await self.children.start(f"daemon {rank}", rank, command, env, told)
 
     async def _trainer(self, rank: int) -> Child:
         env = self.job.environment(rank, self.rendezvous)

@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from ringd.config.fields import MAX_SOCKET_PATH_BYTES
 from ringd.config.folders import make_runtime_folder, unusable
+from ringd.config.values import MAX_SOCKET_PATH_BYTES
 
 _SWAP_TRIES = 100
 

@@ -232,6 +232,12 @@ class PostFailed(FromDaemon):
     peers: tuple[tuple[int, int], ...]
 
     @property
+    def key(self) -> tuple[object, ...]:
+        """Which message it is, as far as it matters who waits for whom."""
+        peers = tuple(peer for peer, _ in self.peers)
+        return (self.rank, self.op, self.group, min(self.members), self.tag, peers)
+
+    @property
     def asked(self) -> tuple[int, ...]:
         """Who is asked what they know of it: both sides."""
         return (self.rank, *(peer for peer, _ in self.peers))
@@ -253,10 +259,15 @@ class PostFailed(FromDaemon):
 
 @dataclass(frozen=True, slots=True)
 class OpAnswered(FromDaemon):
-    """What it knows of an operation, or a message, that was asked about."""
+    """What it knows of an operation, or a message, that was asked about.
+
+    Attributes:
+        waits: calls that are in flight there, oldest first; not those of an epoch of their own.
+    """
 
     inquiry: int
     answer: Answer
+    waits: tuple[OpFailed | PostFailed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ MAX_TEXT = 4096
 """Characters of a reason or a detail that are passed on."""
 MAX_PAIRS = 8192
 MAX_FRAMES = 16
+MAX_WAITS = 16
+"""Calls in flight that an answer may tell."""
 MAX_CLAIMED = 16
 """Verdicts that a claim may quote."""
 MAX_WAIT_S = 400 * 86400.0
@@ -263,7 +265,7 @@ def _link_lost(rank: int, fields: Fields) -> FromDaemon:
     return LinkLost(rank, peer, reason, epoch, own=fields.get("own") is True)
 
 
-def _op_failed(rank: int, fields: Fields) -> FromDaemon:
+def _op_failed(rank: int, fields: Fields) -> OpFailed:
     epoch, group, seq = (field(fields, name, int) for name in ("epoch", "group", "seq"))
     members = tuple(int_list(fields, "members"))
     if not 1 <= len(members) <= MAX_WORLD:
@@ -271,7 +273,7 @@ def _op_failed(rank: int, fields: Fields) -> FromDaemon:
     return OpFailed(rank, epoch, group, members, seq, field(fields, "error", dict))
 
 
-def _post_failed(rank: int, fields: Fields) -> FromDaemon:
+def _post_failed(rank: int, fields: Fields) -> PostFailed:
     epoch, group, number, tag = (field(fields, n, int) for n in ("epoch", "group", "number", "tag"))
     members, op = tuple(int_list(fields, "members")), field(fields, "op", str)
     peers = pairs(fields, "peers")
@@ -301,8 +303,8 @@ def post_verdict_of(fields: Fields) -> Fields:
     """
     texts = {name: clip(field(fields, name, str)) for name in ("verdict", "case", "text", "advice")}
     link = None if fields.get("link") is None else int_list(fields, "link")
-    lists = {"culprits": int_list(fields, "culprits"), "link": link}
-    numbers = {name: field(fields, name, int) for name in ("epoch", "number")}
+    lists = {name: int_list(fields, name) for name in ("culprits", "chain")} | {"link": link}
+    numbers = {name: field(fields, name, int) for name in ("epoch", "rank", "number")}
     return {**numbers, **texts, **lists, "stacks": field(fields, "stacks", dict)}
 
 
@@ -326,7 +328,22 @@ def _op_answered(rank: int, fields: Fields) -> FromDaemon:
         next_seq=field(fields, "next_seq", int),
         unreached=_unreached(fields.get("unreached", [])),
     )
-    return OpAnswered(rank, field(fields, "inquiry", int), answer)
+    waits = fields.get("waits", [])
+    if not isinstance(waits, list):
+        raise FrameError("op_answer: waits is no list")
+    calls = tuple(_wait(rank, entry) for entry in waits[:MAX_WAITS])
+    return OpAnswered(rank, field(fields, "inquiry", int), answer, calls)
+
+
+def _wait(rank: int, entry: Any) -> OpFailed | PostFailed:
+    """A call that is in flight on a rank, as it could report it."""
+    if not isinstance(entry, dict):
+        raise FrameError("op_answer: what a rank waits for is a map")
+    fields = {**entry, "type": "op_answer", "epoch": 0}
+    if "tag" in entry:
+        return _post_failed(rank, fields)
+    op = field(fields, "op", str)[:32]
+    return _op_failed(rank, {**fields, "error": {"fields": {"op": op}}})
 
 
 def _flows(entries: list[Any]) -> dict[int, FlowView]:

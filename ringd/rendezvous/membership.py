@@ -234,8 +234,7 @@ class Membership:
             case OpFailed() | PostFailed():
                 return self._op_failed(event, now)
             case OpAnswered():
-                self._sentences.answer(event)
-                return []
+                return [*self._sentences.answer(event, now)]
             case LinkWanted():
                 return self._link_wanted(event)
         raise TypeError(f"{event!r} is no event of a daemon")

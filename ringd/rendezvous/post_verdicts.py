@@ -78,7 +78,7 @@ def _turn(found: dict[int, Answer], asker: int, peer: int) -> None:
 
 
 def verdict_fields(failed: PostFailed, verdict: Verdict, number: str) -> dict[str, Any]:
-    """What the asker is told; ``number``: the verdict's id."""
+    """What asker and other side are told; ``number``: the verdict's id."""
     return {
         "epoch": failed.epoch,
         "number": failed.number,
@@ -89,4 +89,6 @@ def verdict_fields(failed: PostFailed, verdict: Verdict, number: str) -> dict[st
         "text": verdict.text,
         "advice": verdict.advice,
         "stacks": {str(rank): list(stack) for rank, stack in verdict.stacks.items()},
+        "rank": failed.rank,
+        "chain": list(verdict.chain),
     }

@@ -40,9 +40,9 @@ class Sentences:
         """A daemon is gone: nobody waits for its answer."""
         self._inquiries.gone(rank)
 
-    def answer(self, event: OpAnswered) -> None:
-        """What a daemon knows of an operation that was asked about."""
-        self._inquiries.answer(event)
+    def answer(self, event: OpAnswered, now: float) -> list[Send]:
+        """What a daemon knows of a call that was asked about; who else is to be asked."""
+        return self._inquiries.answer(event, self._present(), now)
 
     def report(self, event: OpFailed | PostFailed, now: float) -> list[Send]:
         """An operation, or a message, of the current epoch failed somewhere."""
@@ -68,14 +68,17 @@ class Sentences:
 
     def ended(self, now: float) -> list[Send]:
         """The verdicts of inquiries that are complete, or due."""
-        return [self._judged(inquiry) for inquiry in self._inquiries.ended(now)]
+        return [self._judged(inquiry, now) for inquiry in self._inquiries.ended(now)]
 
-    def _judged(self, inquiry: Inquiry) -> Send:
-        """The verdict: of an operation for everybody, of a message for who asked."""
-        first, verdict, number = inquiry.first, inquiry.judge(), self._number()
+    def _judged(self, inquiry: Inquiry, now: float) -> Send:
+        """The verdict: of an operation for everybody, of a message for who asked, and for who has
+        begun the other side of it."""
+        first, verdict = inquiry.first, self._inquiries.judge(inquiry, now)
+        number = self._number()
         if isinstance(first, OpFailed):
             return self._sentence(first, error_of(first, verdict, number))
-        to = tuple(rank for rank in self._present() if rank == first.rank)
+        sides = {first.rank, *(peer for peer, count in first.peers if count < 0)}
+        to = tuple(rank for rank in self._present() if rank in sides)
         return Send(to, "post_verdict", verdict_fields(first, verdict, number))
 
     def _sentence(self, event: OpFailed, error: dict[str, Any]) -> Send:

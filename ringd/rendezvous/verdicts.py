@@ -22,6 +22,7 @@ Case = Literal[
     "daemon does not answer",
     "link down",
     "slow link",
+    "deadlock",
     "unknown",
 ]
 
@@ -91,6 +92,8 @@ class Verdict:
         link: (sender, receiver) where a link is to blame.
         text: a sentence that says who and why; ``advice``: what to do.
         stacks: by culprit, of those whose stack is known.
+        chain: of a message that ranks wait for in a chain, those that do: the first one asked, the
+            last one waits for a culprit.
     """
 
     case: Case
@@ -99,6 +102,7 @@ class Verdict:
     text: str
     advice: str
     stacks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    chain: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,7 @@ def _of_ranks(
     for rank in absent:
         by_case.setdefault(_why_absent(answers[rank]), []).append(rank)
     texts = [_said(case, ranks, answers, words) for case, ranks in by_case.items()]
-    texts += [_where(answers[rank], seq) for rank in absent]
+    texts += [where(answers[rank], seq) for rank in absent]
     first = next(iter(by_case))
     culprits = tuple(sorted((*mute, *absent)))
     return Verdict(
@@ -220,8 +224,8 @@ def _why_absent(answer: Answer) -> Case:
     return "trainer stopped" if answer.trainer == "stopped" else "never entered"
 
 
-def _where(answer: Answer, seq: int) -> str:
-    """What an absent rank's trainer is doing instead."""
+def where(answer: Answer, seq: int) -> str:
+    """What the trainer of a rank that has not made call ``seq`` is doing instead."""
     behind = seq - answer.next_seq
     parts = []
     if behind > 0:

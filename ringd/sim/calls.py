@@ -6,6 +6,7 @@ drawn, and the expected result needs no code of ours.
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -182,6 +183,13 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Relay:
+    """Messages along a chain of ranks: who gets one sends its own only then."""
+
+    messages: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class NewGroup:
     """The call of every rank of the world that makes a group of ``members``."""
 
@@ -200,7 +208,7 @@ class InGroup:
     call: Call
 
 
-Step = Call | Exchange | NewGroup | InGroup
+Step = Call | Exchange | Relay | NewGroup | InGroup
 
 
 def draw_call(rng: random.Random, members: tuple[int, ...], salt: int) -> Call:
@@ -256,6 +264,25 @@ def draw_exchange(rng: random.Random, n: int, salt: int) -> Exchange:
             )
         )
     return Exchange(tuple(messages))
+
+
+def draw_relay(rng: random.Random, n: int, first: int, salt: int) -> Relay:
+    """A chain of at least three ranks that begins with ``first``; its tag is its own."""
+    others = [rank for rank in range(n) if rank != first]
+    ranks = [first, *rng.sample(others, rng.randint(2, len(others)))]
+    messages = [
+        Message(
+            source,
+            dest,
+            1000 * (salt + 1),
+            rng.choice(COUNTS),
+            rng.choice(DTYPES),
+            salt,
+            any_source=False,  # of such a receive all others are to blame
+        )
+        for source, dest in itertools.pairwise(ranks)
+    ]
+    return Relay(tuple(messages))
 
 
 def draw_program(rng: random.Random, n: int) -> list[Step]:

@@ -54,6 +54,7 @@ class SimTrainer:
     Attributes:
         ranks: the seats of its epoch, in order.
         state, stack: what ``inspect`` finds; who sets "stopped" makes no calls meanwhile.
+        away: it is in its own code, and waits for none of its calls that are in flight.
     """
 
     def __init__(self, node: Node) -> None:
@@ -63,6 +64,7 @@ class SimTrainer:
         self.ranks: tuple[int, ...] = ()
         self.state: State = "running"
         self.stack: tuple[str, ...] = ("train.py:1 in main",)
+        self.away = False
         self._welcome: asyncio.Future[int] | None = None
 
     async def attach(self, timeout_s: float) -> None:
@@ -132,7 +134,10 @@ class SimTrainer:
 
     def inspect(self, callback: Callable[[TrainerState], None]) -> None:
         """Called by the node: what a debugger would see."""
-        stack = () if self.state == "stopped" else self.stack
+        engine = self.node.engine
+        waits = bool(engine.live or engine.mail.live) and not self.away
+        stack = ("ringd_client.wait (waiting)", *self.stack) if waits else self.stack
+        stack = () if self.state == "stopped" else stack
         callback(TrainerState(self.pid, self.state, stack))
 
     def process_state(self) -> State:

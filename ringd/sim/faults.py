@@ -85,7 +85,11 @@ class Fault:
         await asyncio.sleep(self.rng.expovariate(1 / _STRIKE_S))
         self.struck = True
         self.network.note("strike", self.kind.name, self.victim, self.other)
-        await self.kind.strike(self)
+        self.trainer.away = True
+        try:
+            await self.kind.strike(self)
+        finally:
+            self.trainer.away = False
 
     def later(self, delay_s: float, command: Callable[..., object], *args: object) -> None:
         """What the strike sets off, unless all is healed before."""

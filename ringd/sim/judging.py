@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from ringd.errors import (
     CollectiveError,
@@ -15,12 +16,15 @@ from ringd.errors import (
 from ringd.rendezvous.verdicts import LATE_SHARE
 from ringd.sim.faults import SHORT_S, Fault
 from ringd.sim.invariants import LEFT, disagreement
-from ringd.vocabulary import POINT_TO_POINT, RECV
+from ringd.vocabulary import POINT_TO_POINT, RECV, SEND
 
+E = TypeVar("E")
 _CHANGE_S = 0.2
 """How long what was seen before a change may still show."""
 _ROUNDED = 0.1
 """Of the time that a call took: what is told takes a moment, and the fault itself some."""
+Channel = tuple[int, int, int]
+"""Of messages: from which rank to which, and with what tag."""
 LATE = frozenset({"never entered", "entered late"})
 _LOSSES = (PeerLostError, CollectiveTimeoutError, MembershipChangedError)
 
@@ -28,21 +32,25 @@ _LOSSES = (PeerLostError, CollectiveTimeoutError, MembershipChangedError)
 class Judge:
     """Of the errors of one run.
 
+    Args:
+        relay: the step that is a chain of messages from the victim on, if one is.
+
     Attributes:
         errors: by step of the program, each rank's error.
         uneven: steps that use a group that only some of its members got.
         messages_missed: a send or receive timed out, so that later ones may meet another's.
     """
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, *, relay: int | None = None) -> None:
         self._fault = fault
+        self._relay = relay
         self._loop = fault.network.loop
         self._entered: dict[int, dict[int, float]] = {}
         self._ended: dict[int, dict[int, float]] = {}
         self.errors: dict[int, dict[int, RingdError]] = {}
         self.uneven: set[int] = set()
         self.messages_missed = False
-        self._missed_in: set[int] = set()
+        self._missed: dict[Channel, set[tuple[int, int]]] = {}  # who missed one, in which step
         self._held_up = False  # a receive from any source waited for one that had left
 
     @property
@@ -68,33 +76,66 @@ class Judge:
             return "there was no fault"
         if timed_out and self._may_expire:
             is_message = error.fields.get("op") in POINT_TO_POINT
-            if is_message:
-                self.messages_missed = True
-                self._missed_in.add(step)
-            return self._misnamed_message(rank, step, error) if is_message else None
+            return self._missed_message(rank, step, error) if is_message else None
         if self.messages_missed and isinstance(error, CollectiveMismatchError):
             return None
         if effect != "lost":
             return "no fault explains it"
         return self._of_victim(error) if rank == self._fault.victim else self._of_another(error)
 
-    def _misnamed_message(self, rank: int, step: int, error: RingdError) -> str | None:
-        """Who is blamed for a send or a receive that came to its deadline without being guilty; or
-        who is not, though its program has not come to the other side of it."""
-        fault, fields, now = self._fault, error.fields, self._loop.time()
-        if fields["partial"] or fault.kind.effect != "held up" or self._is_changing(now):
-            return None  # its peer's view, which blames nobody; or whom to blame is not plain
-        if self._missed_in != {step} or fields["peer"] in self.errors[step]:
+    def _missed_message(self, rank: int, step: int, error: RingdError) -> str | None:
+        """A send or a receive came to its deadline: what is wrong with the verdict on it."""
+        self.messages_missed = True
+        channels = self._channels(error)
+        for channel in channels:
+            self._missed.setdefault(channel, set()).add((step, rank))
+        if error.fields["partial"]:
+            if error.fields["culprits"]:
+                return "it is one rank's view, and blames somebody"
+            told = error.fields["rank"] != rank  # by its peer, which had not heard a verdict yet
+            return None if told or self._may_have_no_verdict(rank) else "it has no verdict"
+        if self._is_changing(self._loop.time()):
+            return None  # whom to blame is not plain
+        if step == self._relay:  # later, who gave up in the chain may hold up the others
+            return self._misnamed_chain(error)
+        if any(self._missed[channel] - {(step, rank)} for channel in channels):
             return None  # what its peer sent may have gone to another receive, or was given up
+        return self._misnamed_message(rank, step, error)
+
+    def _misnamed_chain(self, error: RingdError) -> str | None:
+        """A verdict in a chain of messages names who holds up its first rank."""
+        fault = self._fault
+        if fault.kind.effect != "held up" or not fault.trainer.away:
+            return None
+        if fault.victim in error.fields["culprits"]:
+            return None
+        return "the verdict does not name who holds up the chain"
+
+    def _channels(self, error: RingdError) -> list[Channel]:
+        """Where a message may have been waited for: messages of one channel can take each other's
+        place."""
+        rank, peer, tag = (error.fields[name] for name in ("rank", "peer", "tag"))
+        peers = range(len(self._fault.timeouts)) if peer is None else [peer]
+        sends = error.fields["op"] == SEND
+        return [(rank, other, tag) if sends else (other, rank, tag) for other in peers]
+
+    def _misnamed_message(self, rank: int, step: int, error: RingdError) -> str | None:
+        """Who is blamed for a message without being guilty; or who is not, though its program has
+        not come to the other side of it."""
+        fault, fields, now = self._fault, error.fields, self._loop.time()
         blamed, peer = set(fields["culprits"]), fields["peer"]
         guilty = {fault.victim} | ({fault.other} if fault.kind.link else set())
         well = {r for r in blamed - guilty if not self._was_late(r, step, now)}
-        if guilty & set(fields["link"] or ()):
-            well.clear()
+        if guilty & set(fields["link"] or ()) and fields["case"] in fault.kind.cases:
+            return None  # what holds up the message, and all that its ranks do
         if peer is not None and well:  # of a receive from any, who has nothing to send is named too
             return f"the verdict on a message blames {sorted(well)}"
-        if peer is not None and peer not in self._entered[step] and peer not in blamed:
+        if peer is not None and peer not in self._entered[step] and not blamed & {peer, *guilty}:
             return f"the verdict on a message does not blame rank {peer}, which never came to it"
+        if not blamed:
+            return "the verdict on a message blames nobody"
+        if fields["case"] not in fault.kind.cases | LATE:
+            return f"the verdict on a message calls it {fields['case']!r}"
         return None
 
     def _of_victim(self, error: RingdError) -> str | None:
@@ -148,7 +189,7 @@ class Judge:
         ids = {str(error.fields["verdict"]) for error in lost}
         return f"several verdicts on one loss: {sorted(ids)}" if len(ids) > 1 else None
 
-    def _reachable(self, errors: dict[int, RingdError]) -> dict[int, RingdError]:
+    def _reachable(self, errors: dict[int, E]) -> dict[int, E]:
         """Without those of a victim that the others can't hear."""
         fault = self._fault
         deaf = fault.kind.renewed or fault.kind.name == "alone"
@@ -200,6 +241,10 @@ class Judge:
         entered = self._entered[step]
         share = LATE_SHARE - _ROUNDED
         return entered.get(rank, ended) >= ended - (ended - min(entered.values())) * (1 - share)
+
+    def _may_have_no_verdict(self, rank: int) -> bool:
+        """Whether a message may be judged by its own rank alone."""
+        return self._may_have_none(rank) or rank not in self._reachable({rank: None})
 
     def _may_have_none(self, rank: int) -> bool:
         """Whether the rank has no verdict, but a view: it could not reach the rendezvous, or came

@@ -50,6 +50,7 @@ class Kind:
         link: the far end of a link (or who is cut off) may be to blame as well.
         embedded: the victim's daemon holds the rendezvous.
         least: of how many ranks a job must be.
+        relay: it strikes the first rank of a chain of messages.
         cases: what a verdict on the first call that it holds up, or the loss, may be called.
         weight: how often it is drawn, against others.
     """
@@ -63,6 +64,7 @@ class Kind:
     link: bool = False
     embedded: bool = False
     least: int = 2
+    relay: bool = False
     cases: frozenset[str] = frozenset()
     weight: int = 2
 
@@ -139,6 +141,11 @@ async def _stopped(fault: Fault) -> None:
     fault.trainer.state = "stopped"
     await asyncio.sleep(HELD_S)
     fault.trainer.state = "running"
+
+
+async def _chain(fault: Fault) -> None:
+    """The first rank of a chain sends nothing, so that nobody in it does."""
+    await fault.rng.choice((_absent, _stopped))(fault)
 
 
 async def _cut(fault: Fault) -> None:
@@ -226,6 +233,7 @@ _DIED = frozenset({"daemon lost"})
 _HELD = frozenset({"daemon does not answer"})
 _LINK = frozenset({"link down", "slow link"})
 _ABSENT = frozenset({"never entered", "entered late"})
+_STOPPED = frozenset({"trainer stopped"})
 _TRAINER = frozenset({"trainer died", "trainer raised"})
 _LEFT = frozenset({"it left the job"})
 
@@ -243,7 +251,8 @@ KINDS: dict[str, Kind] = {
         Kind("rendezvous stalls", _rendezvous_stalls, "none", weight=3),
         Kind("delay", _delay, "slow"),
         Kind("absent", _absent, "held up", _BOUND, cases=_ABSENT),
-        Kind("stopped", _stopped, "held up", _BOUND, cases=_ABSENT | {"trainer stopped"}),
+        Kind("stopped", _stopped, "held up", _BOUND, cases=_ABSENT | _STOPPED),
+        Kind("chain", _chain, "held up", _BOUND, least=3, relay=True, cases=_ABSENT | _STOPPED),
         Kind("cut", _cut, "held up", _BOUND, link=True, cases=_LINK),
         Kind("jam", _jam, "held up", _BOUND, link=True, cases=_LINK),
         Kind("alone", _alone, "held up", _BOUND, cases=_HELD | _LINK),

@@ -11,7 +11,7 @@ import numpy as np
 
 from ringd.engine.engine import Local
 from ringd.errors import RingdError
-from ringd.sim.calls import Array, Call, Exchange, InGroup, Message, NewGroup, Step, values
+from ringd.sim.calls import Array, Call, Exchange, InGroup, Message, NewGroup, Relay, Step, values
 from ringd.sim.cluster import SimTrainer
 from ringd.sim.world import WrongOutcome
 from ringd.transport.memory import MemoryNetwork
@@ -158,13 +158,16 @@ class Program:
         rank = trainer.node.rank
         if isinstance(step, Exchange):
             return self._exchange(trainer, index, step)
+        if isinstance(step, Relay):
+            return self._relay(trainer, index, step)
         if isinstance(step, Call):
             return self._call(trainer, index, step, step.spec)
         assert isinstance(step, InGroup)
         number = groups[step.index]
+        if rank not in step.call.members:
+            return None
         if number is None:
             self._judge.uneven.add(index)  # others may have the group
-        if number is None or rank not in step.call.members:
             return None
         return self._call(trainer, index, step.call, replace(step.call.spec, group=number))
 
@@ -193,18 +196,30 @@ class Program:
             *(self._receive(trainer, index, m) for m in step.messages if m.dest == rank),
         )
 
+    async def _relay(self, trainer: SimTrainer, index: int, step: Relay) -> None:
+        """Receive this rank's message, then send its own; without the one there is no other."""
+        rank = trainer.node.rank
+        for message in step.messages:
+            if message.dest == rank and await self._receive(trainer, index, message) is not None:
+                return
+            if message.source == rank:
+                await self._send(trainer, index, message)
+
     async def _send(self, trainer: SimTrainer, index: int, message: Message) -> None:
         await self._timed(trainer, index, message.spec(SEND), message.data(), message.tag)
 
-    async def _receive(self, trainer: SimTrainer, index: int, message: Message) -> None:
+    async def _receive(
+        self, trainer: SimTrainer, index: int, message: Message
+    ) -> RingdError | None:
         region = values(message.count, 1, message.dtype)
         error, source = await self._timed(trainer, index, message.spec(RECV), region, message.tag)
         if error is not None or self._judge.messages_missed:
-            return
+            return error
         if source != message.source or not np.array_equal(region, message.data()):
             raise WrongOutcome(
                 f"rank {trainer.node.rank} step {index} ({message}): wrong message from {source}"
             )
+        return None
 
     async def _timed(
         self, trainer: SimTrainer, index: int, spec: OpSpec, region: Array, local: Local

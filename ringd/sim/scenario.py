@@ -5,7 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from ringd.sim.calls import Exchange, Step, draw_call, draw_exchange, draw_program
+from ringd.sim.calls import (
+    Exchange,
+    Relay,
+    Step,
+    draw_call,
+    draw_exchange,
+    draw_program,
+    draw_relay,
+)
 from ringd.sim.faults import Fault, draw_timeouts
 from ringd.sim.invariants import leftovers
 from ringd.sim.judging import Judge
@@ -62,6 +70,8 @@ class Scenario:
         self.victim = rng.randrange(self.n)
         self.steps = draw_program(rng, self.n)
         self.at_step = rng.randrange(len(self.steps))
+        if kind.relay:
+            self.steps.insert(self.at_step, draw_relay(rng, self.n, self.victim, 40))
         self.window = rng.randint(1, 4)
         self.clock = rng.choice(kind.clocks)
         embed = self.victim if kind.embedded else None
@@ -76,7 +86,7 @@ class Scenario:
             timeouts=draw_timeouts(rng, self.clock, self.n),
             both_ways=rng.random() < 0.5,
         )
-        self.judge = Judge(self.fault)
+        self.judge = Judge(self.fault, relay=self.at_step if kind.relay else None)
 
     @property
     def kind(self) -> str:
@@ -125,7 +135,8 @@ class Scenario:
         )
         await program.run_all(self.world.cluster.trainers, self)
         self.outcome.virtual_s = loop.time() - begun
-        collectives = [i for i, step in enumerate(self.steps) if not isinstance(step, Exchange)]
+        messages = (Exchange, Relay)
+        collectives = [i for i, step in enumerate(self.steps) if not isinstance(step, messages)]
         wrong = self.judge.judged(collectives)
         if wrong is not None:
             raise WrongOutcome(wrong)

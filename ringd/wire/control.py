@@ -20,7 +20,9 @@ Daemon to rendezvous::
     op_answer   inquiry, state, entered_s, idle_s, waiting_on [ranks], bytes_done, bytes_total,
                 trainer, pid, stack [frames], next_seq,
                 flows [[peer, owed, received, withheld, quiet_s], ...] in bytes and seconds,
-                unreached [[peer, text], ...] | missing   whom it has dialled in vain so far
+                unreached [[peer, text], ...] | missing   whom it has dialled in vain so far,
+                waits [{op, group, members, seq} or {op, group, members, number, tag, peers}, ...]
+                | missing   calls in flight on a rank that has not made the one asked about
     post_failed epoch, group, members [ranks], number, op, tag, peers [[rank, count], ...]
                                       a send or receive came to its deadline; count: what came from
                                       that rank, or the send's number; -1: they were matched
@@ -43,7 +45,8 @@ Rendezvous to daemon::
     inquire     inquiry, epoch, group, lowest, seq   lowest: the lowest rank of that group
     inquire_post inquiry, epoch, group, lowest, rank, number, op, tag, peers   answered likewise
     post_verdict epoch, number, verdict, case, culprits [ranks], link [a, b] | nil, text, advice,
-                stacks {rank: [frames]}              the verdict on a message, for who asked
+                stacks {rank: [frames]}, rank, chain [ranks]   the verdict on a message, for
+                                      who asked (rank), and its other side if that had begun
     abort       epoch, group, lowest, seq, error     the verdict, for all ranks
     lost        rank, case, detail, epoch, verdict, link [a, b] | nil (a lost b),
                 exception {type, message, file, line} | nil   why the epoch is over

@@ -1,10 +1,10 @@
-"""The daemon that programs start by themselves: the same settings and errors, less to import."""
+"""The daemon that programs start by themselves: told by a line, the same errors, less to import."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,55 +12,77 @@ from pathlib import Path
 
 import pytest
 
+from ringd.config.loader import load
+from ringd.config.values import HostPort, PortRange, Secret
+
 MODULE = "ringd.cli.child_daemon"
 
 
-def child(**settings: object) -> subprocess.CompletedProcess[str]:
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RINGD_")}
-    env |= {f"RINGD_{name.upper()}": str(value) for name, value in settings.items()}
-    return subprocess.run(
-        [sys.executable, "-m", MODULE], env=env, capture_output=True, text=True, timeout=60
-    )
-
-
-@pytest.mark.parametrize(
-    ("settings", "code", "text"),
-    [
-        ({}, 2, "rank is not set"),
-        ({"rank": 5, "world_size": 2}, 2, "rank is 5, allowed are 0 to 1"),
-        ({"rank": 0, "world_size": 1, "segmnt_bytes": 1}, 2, "did you mean"),
-    ],
-)
-def test_an_error_is_one_line_and_the_exit_code_of_the_command(
-    settings: dict[str, object], code: int, text: str
-) -> None:
-    done = child(**settings)
-    assert done.returncode == code
-    assert text in done.stderr
-    assert done.stderr.startswith("ringd: ")
-    assert done.stderr.count("\n") == 1
-
-
-def test_it_imports_nothing_that_it_can_do_without() -> None:
-    """Four of them start at once on two cores: each of these would be seen in a job's start."""
-    heavy = ("typer", "rich", "pydantic", "torch", "tomllib", "numpy.testing", "ringd_client")
-    code = (
-        f"import sys, {MODULE}, ringd.daemon.main; print([m for m in {heavy} if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
-
-
-def ahead(parent: int | None = None) -> subprocess.Popen[str]:
-    """One that is started ahead, of this process or another parent."""
+def child(
+    *more: str, parent: int | None = None, pass_fds: tuple[int, ...] = (), **variables: str
+) -> subprocess.Popen[str]:
+    """One of this process or another parent, which has not been told anything."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("RINGD_")}
     return subprocess.Popen(
-        [sys.executable, "-m", MODULE, "-"],
-        env=env | {"RINGD_PARENT_PID": str(parent or os.getpid())},
+        [sys.executable, "-m", MODULE, str(parent or os.getpid()), *more],
+        env=env | variables,
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
+        pass_fds=pass_fds,
         text=True,
     )
+
+
+def line(folder: Path, **settings: object) -> str:
+    """Settings of a daemon that would be a rendezvous, too."""
+    place = {
+        "rank": 0,
+        "world_size": 1,
+        "rendezvous": HostPort("127.0.0.1", 1),
+        "embed_rendezvous": True,
+        "secret": Secret("hush-hush-hush-hush"),
+        "socket": folder / "0.sock",
+        "log_level": "error",
+    }
+    return load({}, environ={}).placed(**(place | settings)).to_line().decode()
+
+
+def test_an_error_is_one_line_and_the_exit_code_of_the_command(tmp_path: Path) -> None:
+    ours, its = socket.socketpair()
+    with ours, its, socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = child(str(its.fileno()), pass_fds=(its.fileno(),), RINGD_SEGMNT_BYTES="1")
+        _, err = done.communicate(line(tmp_path, port=PortRange(port, port)), timeout=60)
+        assert done.returncode == 2
+        assert err.startswith("ringd: ")
+        assert err.count("\n") == 1
+        assert f"127.0.0.1:{port}" in err
+        assert "hush" not in err
+        assert ours.recv(4096).decode() == err.removeprefix("ringd: ").rstrip()
+
+
+def test_it_imports_nothing_that_it_can_do_without(tmp_path: Path) -> None:
+    """Four of them start at once on two cores: each of these would be seen in a job's start."""
+    heavy = ("typer", "rich", "pydantic", "torch", "tomllib", "numpy.testing", "ringd_client")
+    code = f"""
+import os, sys
+import ringd.daemon.main
+def run_daemon(loaded):
+    print(loaded.settings.rank, [m for m in {heavy} if m in sys.modules])
+ringd.daemon.main.run_daemon = run_daemon
+from {MODULE} import main
+sys.argv = ["", str(os.getppid())]
+main()
+"""
+    variables = {"RINGD_CONGESTION": "cubic", "RINGD_SEGMNT_BYTES": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | variables,
+        input=line(tmp_path, rank=0),
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "0 []\n", done.stderr
 
 
 def watches(pid: int) -> bool:
@@ -70,29 +92,21 @@ def watches(pid: int) -> bool:
     return False
 
 
-def test_started_ahead_it_takes_settings_from_its_input() -> None:
-    done = ahead()
-    said = {"rank": "5", "world_size": "2", "secret": "hush-hush-hush-hush"}
-    _, err = done.communicate(json.dumps(said) + "\n", timeout=60)
-    assert done.returncode == 2
-    assert "rank is 5, allowed are 0 to 1" in err
-    assert "hush" not in err
-
-
-@pytest.mark.parametrize("text", ["", '{"rank": "0"'])
-def test_started_ahead_it_ends_without_a_word_if_it_is_not_needed(text: str) -> None:
-    done = ahead()
-    _, err = done.communicate(text, timeout=60)
+@pytest.mark.parametrize("part", [0, 0.5])
+def test_it_ends_without_a_word_if_it_is_not_needed(part: float, tmp_path: Path) -> None:
+    done = child()
+    whole = line(tmp_path)
+    _, err = done.communicate(whole[: int(part * len(whole))], timeout=60)
     assert (done.returncode, err) == (0, "")
 
 
-def test_started_ahead_it_ends_with_its_parent_though_its_input_stays_open() -> None:
+def test_it_ends_with_its_parent_though_its_input_stays_open() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as parent:
-        child = ahead(parent.pid)
-        while not watches(child.pid):
-            assert child.poll() is None
+        waiting = child(parent=parent.pid)
+        while not watches(waiting.pid):
+            assert waiting.poll() is None
             time.sleep(0.01)
         parent.kill()
         parent.wait()
-        assert child.wait(60) == 0
-        child.communicate()
+        assert waiting.wait(60) == 0
+        waiting.communicate()

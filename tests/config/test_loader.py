@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringd.config.loader import Loaded, load
-from ringd.config.settings import KINDS
+from ringd.config.checks import allowed, checked
+from ringd.config.loader import LAUNCHER, Loaded, load
+from ringd.config.settings import NAMES, Settings
 from ringd.config.values import HostPort, PortRange
 from ringd.errors import ConfigError
 
@@ -222,7 +225,7 @@ def test_a_value_out_of_range_is_named_with_its_origin_and_what_is_allowed(
         load_with(environ={f"RINGD_{variable}": text})
     error = caught.value
     assert str(error).startswith(f"{name} = {text!r} (environment RINGD_{variable}): ")
-    assert str(error).endswith(f"; allowed: {KINDS[name].allowed}")
+    assert str(error).endswith(f"; allowed: {allowed(name)}")
     assert (error.key, error.value, error.origin) == (name, text, f"environment RINGD_{variable}")
 
 
@@ -232,7 +235,36 @@ def test_a_truth_value_is_no_number() -> None:
 
 
 def test_every_setting_says_what_is_allowed() -> None:
-    assert [name for name, kind in KINDS.items() if kind.allowed == "text"] == ["secret"]
+    assert [name for name in NAMES if allowed(name) == "text"] == ["secret"]
+
+
+def test_checks_and_settings_have_the_same_fields_and_defaults() -> None:
+    assert checked({}) == Settings()
+    defaults = {field.name: field.default for field in dataclasses.fields(Settings)}
+    for name, default in defaults.items():
+        if default is not None:  # null: "was not given", in no source
+            assert checked({name: (default, "default")}) == Settings(), name
+            assert checked({name: (str(default), "text")}) == Settings(), name
+
+
+@pytest.mark.parametrize(
+    ("given", "loads"),
+    [
+        ("flags={}, environ={}", False),
+        ("flags={'rank': None}, environ={'RINGD_RANK': ''}", False),
+        ("flags={'rank': 0}, environ={}", True),
+        ("flags={}, environ={'RINGD_RANK': '0'}", True),
+    ],
+)
+def test_pydantic_is_loaded_when_there_is_something_to_check(given: str, loads: bool) -> None:
+    code = f"import sys; from ringd.config.loader import load; load({given})"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; print('pydantic' in sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{loads}\n"
 
 
 class TestTogether:
@@ -313,3 +345,31 @@ class TestUses:
             "rank": 3,
             "port": PortRange(7000, 7001),
         }
+
+
+class TestHandedOn:
+    """What a launcher has checked, for a daemon that it starts."""
+
+    def test_a_daemon_has_what_the_launcher_had_and_its_place(self) -> None:
+        environ = {"RINGD_SECRET": "hush-hush-hush-hush", "RINGD_PORT": "7000-7001"}
+        placed = load_with({"timeout_s": "2.5"}, environ).placed(rank=1, socket=Path("/x/y.sock"))
+        heard = Loaded.from_line(placed.to_line())
+        assert heard.settings.secret is not None
+        assert heard.settings.secret.reveal() == "hush-hush-hush-hush"
+        plain = {"secret": None}
+        assert dataclasses.replace(heard.settings, **plain) == Settings(
+            rank=1, socket=Path("/x/y.sock"), timeout_s=2.5, port=PortRange(7000, 7001)
+        )
+        assert heard.runtime_dir == placed.runtime_dir
+        assert heard.origin["rank"] == LAUNCHER
+        assert heard.origin["port"] == "environment RINGD_PORT"
+        assert heard.origin["job_id"] == "default"
+
+    def test_it_is_one_line(self) -> None:
+        line = load_with({"job_id": "x" * 64, "accounting": "/a/\n/" + "b" * 500}).to_line()
+        assert line.index(b"\n") == len(line) - 1
+
+    def test_a_place_that_contradicts_what_was_given_is_refused(self) -> None:
+        given = load_with(environ={"RINGD_MIN_SIZE": "3"})
+        with pytest.raises(ConfigError, match=r"MIN_SIZE\) and world_size \(the launcher\)"):
+            given.placed(world_size=2)

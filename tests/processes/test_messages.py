@@ -58,6 +58,7 @@ def test_p3_two_large_blocking_sends_at_each_other_end_at_the_deadline(standing:
         assert first["fields"]["op"] == "send"
         assert first["fields"]["peer"] == peer
         assert f"rank {peer}" in first["text"]
+        assert (first["fields"]["case"], first["fields"]["culprits"]) == ("deadlock", [0, 1])
         assert 0.9 < first["took_s"] < 1.0 + 0.25 * WIDER
         assert told["next"] == [peer] * 3
 
@@ -157,3 +158,37 @@ def test_a_receive_whose_sender_is_stopped_says_how_to_continue_it(standing: Sta
         sender.signal(signal.SIGCONT)
     assert (told["fields"]["case"], told["fields"]["culprits"]) == ("trainer stopped", [1])
     assert f"kill -CONT {sender.pid}" in told["text"]
+
+
+@pytest.mark.parametrize("onward", ["receive_from_who_sleeps", "all_reduce_with_who_sleeps"])
+def test_a_chain_of_receives_names_the_rank_at_its_end_and_where_that_one_is(
+    standing: Standing, onward: str
+) -> None:
+    group = standing(3)
+    group.trainer(2).start(messages.dawdle)
+    begin = getattr(messages, onward)
+    group.trainer(1).start(begin, source=2, timeout_s=2.0 * WIDER)
+    told = group.trainer(0).do(messages.receive_from_who_sleeps, source=1, timeout_s=1.0)
+    assert told["took_s"] < 1.0 + SLACK_S
+    fields = told["fields"]
+    assert (fields["case"], fields["culprits"], fields["partial"]) == ("never entered", [2], False)
+    assert fields["stacks"]["2"][0].endswith("in dawdle")
+    assert fields["chain"] == [0, 1]
+    assert "Rank 1 waits itself in a" in told["text"]
+    assert "in dawdle" in told["text"]
+    group.trainer(1).result()
+    group.trainer(2).result()
+
+
+def test_two_receives_from_each_other_are_a_deadlock_and_show_both_programs(
+    standing: Standing,
+) -> None:
+    for rank, told in enumerate(standing(2).do(messages.receive_from_each_other, timeout_s=1.0)):
+        fields = told["fields"]
+        assert (fields["case"], fields["culprits"]) == ("deadlock", [0, 1]), told
+        assert "wait for each other" in told["text"]
+        assert f"rank {rank} in a recv from rank {1 - rank} with tag 0" in told["text"]
+        for stack in fields["stacks"].values():
+            assert stack[0] == "ringd_client.recv (waiting)"
+            assert any(frame.endswith("in receive_from_each_other") for frame in stack)
+        assert sorted(fields["stacks"]) == ["0", "1"]

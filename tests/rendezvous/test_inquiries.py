@@ -11,6 +11,8 @@ from ringd.rendezvous.events import OpAnswered, OpFailed, Send
 from ringd.rendezvous.inquiries import INQUIRY_S, MAX_INQUIRIES, Inquiries, error_of
 from ringd.rendezvous.verdicts import Answer, Case, Verdict
 
+PRESENT = (0, 1, 2)
+
 
 def failed(
     seq: int, members: tuple[int, ...] = (0, 1, 2), group: int = 0, **fields: Any
@@ -34,7 +36,7 @@ def test_the_members_that_are_here_are_asked_and_the_question_ends_with_the_last
     assert inquiries.next_deadline() == 10.0 + INQUIRY_S
     for rank in (1, 2):
         assert seqs(inquiries, 10.0) == []
-        inquiries.answer(answered(rank, 1))
+        inquiries.answer(answered(rank, 1), PRESENT, now=0.0)
     (ended,) = inquiries.ended(10.0)
     assert sorted(ended.answers) == [1, 2]
     assert inquiries.next_deadline() is None
@@ -45,7 +47,7 @@ def test_each_question_ends_at_its_own_time_with_those_who_answered() -> None:
     inquiries = Inquiries()
     inquiries.begin(failed(0), (0, 1, 2), now=0.0)
     inquiries.begin(failed(1), (0, 1, 2), now=0.05)
-    inquiries.answer(answered(1, 2))
+    inquiries.answer(answered(1, 2), PRESENT, now=0.0)
     assert seqs(inquiries, INQUIRY_S - 0.001) == []
     assert seqs(inquiries, INQUIRY_S) == [0]
     (ended,) = inquiries.ended(0.05 + INQUIRY_S)
@@ -57,7 +59,7 @@ def test_each_question_ends_at_its_own_time_with_those_who_answered() -> None:
 def test_an_answer_that_nobody_waits_for_is_dropped(rank: int, inquiry: int) -> None:
     inquiries = Inquiries()
     inquiries.begin(failed(0, (0, 1)), (0, 1), now=0.0)
-    inquiries.answer(answered(rank, inquiry))
+    inquiries.answer(answered(rank, inquiry), PRESENT, now=0.0)
     (ended,) = inquiries.ended(INQUIRY_S)
     assert ended.answers == {}
 
@@ -65,8 +67,8 @@ def test_an_answer_that_nobody_waits_for_is_dropped(rank: int, inquiry: int) -> 
 def test_a_second_answer_of_a_rank_changes_nothing() -> None:
     inquiries = Inquiries()
     inquiries.begin(failed(0, (0, 1)), (0, 1), now=0.0)
-    inquiries.answer(answered(0, 1))
-    inquiries.answer(OpAnswered(0, 1, Answer(0, "done")))
+    inquiries.answer(answered(0, 1), PRESENT, now=0.0)
+    inquiries.answer(OpAnswered(0, 1, Answer(0, "done")), PRESENT, now=0.0)
     (ended,) = inquiries.ended(INQUIRY_S)
     assert ended.answers[0].state == "waiting"
 
@@ -74,7 +76,7 @@ def test_a_second_answer_of_a_rank_changes_nothing() -> None:
 def test_a_daemon_that_is_gone_is_not_waited_for_and_where_nobody_is_nothing_is_asked() -> None:
     inquiries = Inquiries()
     inquiries.begin(failed(0, (0, 1)), (0, 1), now=0.0)
-    inquiries.answer(answered(0, 1))
+    inquiries.answer(answered(0, 1), PRESENT, now=0.0)
     inquiries.gone(1)
     assert seqs(inquiries, 0.0) == [0]
     assert inquiries.begin(failed(1, (0, 1)), (2,), now=0.0) is None
@@ -96,7 +98,7 @@ def test_a_new_epoch_forgets_all_and_old_answers_fit_nothing() -> None:
     inquiries.clear()
     assert inquiries.next_deadline() is None
     inquiries.begin(failed(0, (0, 1)), (0, 1), now=0.0)
-    inquiries.answer(answered(0, 1))
+    inquiries.answer(answered(0, 1), PRESENT, now=0.0)
     (ended,) = inquiries.ended(INQUIRY_S)
     assert ended.answers == {}
 

@@ -16,6 +16,7 @@ from ringd.rendezvous.events import (
     LinkWanted,
     OpAnswered,
     OpFailed,
+    PostFailed,
     TrainerAttached,
     TrainerDetached,
 )
@@ -32,6 +33,10 @@ DETACH = {"how": "raised", "detail": "x", "epoch": 2, "next_seq": 9, "groups": [
 RAISED = Raised("ValueError", "bad data", "/job/train.py", 41)
 LINK = {"peer": 0, "reason": "reset", "epoch": 2}
 FAILED = {"epoch": 2, "group": 5, "members": [4, 3], "seq": 9, "error": {"code": "timeout"}}
+IN_BARRIER = {"op": "barrier", "group": 5, "members": [1, 3], "seq": 9}
+IN_RECV = {
+    "op": "recv", "group": 0, "members": [0, 1, 3], "number": -1, "tag": 7, "peers": [[3, 2]],
+}  # fmt: skip
 ANSWERED = {
     "inquiry": 7,
     "state": "waiting",
@@ -91,6 +96,19 @@ ANSWER = Answer(
             "op_answer",
             {**ANSWERED, "unreached": [[3, "at b: refused"]]},
             OpAnswered(1, 7, replace(ANSWER, unreached={3: "at b: refused"})),
+        ),
+        (
+            "op_answer",
+            {**ANSWERED, "waits": [IN_BARRIER, IN_RECV]},
+            OpAnswered(
+                1,
+                7,
+                ANSWER,
+                (
+                    OpFailed(1, 0, 5, (1, 3), 9, {"fields": {"op": "barrier"}}),
+                    PostFailed(1, 0, 0, (0, 1, 3), -1, "recv", 7, ((3, 2),)),
+                ),
+            ),
         ),
         ("want_link", {"peer": 2}, LinkWanted(1, 2)),
         ("heartbeat", {}, Heartbeat(1)),
@@ -152,6 +170,12 @@ def test_a_message_becomes_its_event(
         ("op_answer", {**ANSWERED, "unreached": {"3": "at b"}}),
         ("op_answer", {**ANSWERED, "unreached": [[3]]}),
         ("op_answer", {**ANSWERED, "unreached": [["3", "at b"]]}),
+        ("op_answer", {**ANSWERED, "waits": {}}),
+        ("op_answer", {**ANSWERED, "waits": ["barrier"]}),
+        ("op_answer", {**ANSWERED, "waits": [{**IN_BARRIER, "members": []}]}),
+        ("op_answer", {**ANSWERED, "waits": [{**IN_BARRIER, "seq": "9"}]}),
+        ("op_answer", {**ANSWERED, "waits": [{**IN_RECV, "op": "barrier"}]}),
+        ("op_answer", {**ANSWERED, "waits": [{**IN_RECV, "peers": [[1, 2]]}]}),
         ("op_answer", {**ANSWERED, "stack": "main"}),
         ("op_answer", {**ANSWERED, "pid": None}),
         ("op_answer", {k: v for k, v in ANSWERED.items() if k != "inquiry"}),

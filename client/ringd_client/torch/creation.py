@@ -15,7 +15,7 @@ from ringd.wire.bounds import Bound
 from ringd_client._calls import Place
 from ringd_client._environment import daemon_socket_or_none
 from ringd_client._operation import Question
-from ringd_client.communicator import Communicator, connect
+from ringd_client.communicator import Communicator, connect_to
 from ringd_client.torch import store as stores
 from ringd_client.torch.daemon import OwnDaemon
 from ringd_client.torch.errors import for_torch
@@ -81,16 +81,19 @@ def _open_world(
         own = OwnDaemon.for_rank(meeting, rank, size, until)
         socket = str(own.socket)
     try:
-        comm = connect(
-            socket=socket,
+        comm = connect_to(
+            socket,
             timeout_s=max(until - time.monotonic(), 0.001),
             default_timeout_s=timeout_s,
             arena_limit_bytes=options.arena_limit_bytes,
+            has_ended=None if own is None else own.has_ended,
         )
     except RingdError as exc:
         if own is not None:
             own.explain(exc)
         raise
+    if own is not None:
+        own.answered()
     if (comm.rank, comm.world_size) != (rank, size):
         place = f"rank {comm.rank} of {comm.world_size}"
         comm.close()

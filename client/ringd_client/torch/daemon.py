@@ -15,23 +15,25 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ringd.config import environment
 from ringd.config.folders import make_folders
-from ringd.errors import ConfigError, RendezvousError, RingdError
+from ringd.config.loader import DEFAULT, load
+from ringd.config.values import HostPort, Secret
+from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdError
 from ringd_client._launch import Launch, launch_of
 from ringd_client.torch import store as stores
+from ringd_client.torch.child import Child
 
 LOG_LEVEL: Final = "warning"
 """Of the processes that we start: they write to the script's standard error."""
+_LAST_MOMENTS_S: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -41,13 +43,11 @@ class OwnDaemon:
     Attributes:
         place: its job, rank and world size; what a standing one must have to serve again.
         socket: where it listens for us.
-        owner: the process that started it.
     """
 
     place: tuple[str, int, int]
     socket: Path
-    process: subprocess.Popen[bytes]
-    owner: int
+    child: Child
 
     @classmethod
     def for_rank(cls, meeting: Store, rank: int, size: int, until: float) -> OwnDaemon:
@@ -59,6 +59,7 @@ class OwnDaemon:
 
         Raises:
             RendezvousError: rank 0 did not come in time.
+            ConfigError: a RINGD_ variable or the settings file is no good.
         """
         global _own
         standing = _own if _own is not None and _own.serves(rank, size) else None
@@ -78,13 +79,16 @@ class OwnDaemon:
 
     def serves(self, rank: int, size: int) -> bool:
         """Whether it lives, and is ours and in this place."""
-        alive = self.owner == os.getpid() and self.process.poll() is None
-        return alive and self.place[1:] == (rank, size)
+        return self.child.lives and self.place[1:] == (rank, size)
 
     def listens(self, until: float) -> None:
         """Wait until it has made its socket, or has ended; at most until then."""
-        while not self.socket.exists() and self.process.poll() is None and time.monotonic() < until:
+        while not self.socket.exists() and not self.has_ended() and time.monotonic() < until:
             time.sleep(0.002)
+
+    def has_ended(self) -> bool:
+        """Whether nobody can come to listen there any more."""
+        return not self.child.lives
 
     def explain(self, error: RingdError) -> None:
         """Add to an error of connecting what became of the daemon.
@@ -92,18 +96,29 @@ class OwnDaemon:
         Raises:
             RendezvousError: it has ended.
         """
-        code = self.process.poll()
+        process = self.child.process
+        if isinstance(error, DaemonLostError):
+            with contextlib.suppress(subprocess.TimeoutExpired):  # its socket closes before it ends
+                process.wait(_LAST_MOMENTS_S)
+        code = process.poll()
         if code is not None:
+            words = self.child.last_words()
+            self.child.words.close()
+            why = f": {words}" if words else f"; its standard error says why ({error})"
             raise RendezvousError(
-                f"the daemon that this rank started has ended with exit code {code}; what it "
-                f"wrote to standard error says why ({error})",
+                f"the daemon that this rank started has ended with exit code {code}{why}",
                 exit_code=code,
             ) from error
 
+    def answered(self) -> None:
+        """It serves us: from now on its socket says when it ends."""
+        self.child.words.close()
+
     def end(self) -> None:
         """Tell it to end, if it is ours."""
-        if self.owner == os.getpid() and self.process.poll() is None:
-            self.process.terminate()
+        self.child.words.close()
+        if self.child.lives:
+            self.child.process.terminate()
 
 
 _own: OwnDaemon | None = None
@@ -167,46 +182,7 @@ def _local_address(family: int, host: str) -> str:
 # ---------------------------------------------------------------- processes
 
 
-@dataclass(slots=True)
-class _Ahead:
-    """A process that waits to be told which daemon it is.
-
-    Attributes:
-        owner: the process that started it.
-    """
-
-    process: subprocess.Popen[bytes]
-    owner: int
-
-    @classmethod
-    def start(cls) -> Self:
-        env = environment.for_child(environment.snapshot(), parent_pid=os.getpid())
-        env.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's: threads that nobody here needs
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ringd.cli.child_daemon", "-"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            env=env,
-            start_new_session=True,  # Ctrl-C is for the script, which says goodbye
-        )
-        return cls(process, os.getpid())
-
-    def tell(self, settings: Mapping[str, object]) -> None:
-        """Have it be the daemon of these settings; None: without this one."""
-        assert self.process.stdin is not None
-        texts = {name: None if v is None else str(v) for name, v in settings.items()}
-        with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
-            pipe.write(json.dumps(texts).encode() + b"\n")
-
-    def drop(self) -> None:
-        """Have it end; it is nobody yet."""
-        self.process.kill()
-        self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-
-
-_ahead: _Ahead | None = None
+_ahead: Child | None = None
 
 
 def start_ahead() -> None:
@@ -216,51 +192,55 @@ def start_ahead() -> None:
         OSError: it can't be started.
     """
     global _ahead
-    stands = _own is not None and _own.owner == os.getpid() and _own.process.poll() is None
-    if not stands and (_ahead is None or _ahead.owner != os.getpid()):
-        _ahead = _Ahead.start()
+    stands = _own is not None and _own.child.lives
+    if not stands and (_ahead is None or not _ahead.is_ours):
+        _ahead = Child.start()
 
 
 def drop_ahead() -> None:
     """End the process that was started ahead, if it is ours and was not needed."""
     global _ahead
-    if _ahead is not None and _ahead.owner == os.getpid():
+    if _ahead is not None and _ahead.is_ours:
         _ahead.drop()
     _ahead = None
 
 
 def _told(plan: dict[str, Any], rank: int, size: int, until: float) -> OwnDaemon:
     """The daemon of a place; it need not listen yet."""
-    global _ahead
-    ahead, _ahead = _ahead, None
-    if ahead is None or ahead.owner != os.getpid() or ahead.process.poll() is not None:
-        ahead = _Ahead.start()
-    folder = environment.runtime_dir(environment.snapshot()) / plan["job"]
-    path = folder / f"{rank}.sock"
-    given = environment.snapshot()
-    settings: dict[str, object] = {
+    loaded = load({}, environ=environment.snapshot())
+    settings = loaded.settings
+    path = loaded.runtime_dir / plan["job"] / f"{rank}.sock"
+    place: dict[str, object] = {
+        "parent_pid": os.getpid(),
         "job_id": plan["job"],
-        "rendezvous": plan["rendezvous"],
+        "rendezvous": HostPort.parse_with_port(plan["rendezvous"]),
         "world_size": size,
         "rank": rank,
         "embed_rendezvous": rank == 0,
         "socket": path,
         "join_timeout_s": min(max(until - time.monotonic(), 1.0), 86400.0),
-        "dump_dir": _dumps(),
-        "log_level": given.get(environment.variable("log_level")) or LOG_LEVEL,
+        "dump_dir": settings.dump_dir or _dumps(loaded.runtime_dir),
     }
+    if loaded.origin["log_level"] == DEFAULT:
+        place["log_level"] = LOG_LEVEL
     if "secret" in plan:
-        settings |= {"secret": plan["secret"], "secret_file": None}
-    ahead.tell(settings)
-    return OwnDaemon((plan["job"], rank, size), path, ahead.process, os.getpid())
+        place |= {"secret": Secret(plan["secret"]), "secret_file": None}
+    placed = loaded.placed(**place)
+    child = _child()
+    child.tell(placed)
+    return OwnDaemon((plan["job"], rank, size), path, child)
 
 
-def _dumps() -> Path | None:
-    """Where flight recorders go; None: where the settings say."""
-    given = environment.snapshot()
-    if given.get(environment.variable("dump_dir")):
-        return Path(given[environment.variable("dump_dir")])
-    folder = environment.runtime_dir(given) / "last-failure"
+def _child() -> Child:
+    """The process that was started ahead, if it is there."""
+    global _ahead
+    ahead, _ahead = _ahead, None
+    return ahead if ahead is not None and ahead.lives else Child.start()
+
+
+def _dumps(runtime_dir: Path) -> Path:
+    """Where flight recorders go, unless the settings say it."""
+    folder = runtime_dir / "last-failure"
     with contextlib.suppress(OSError, ConfigError):
         make_folders(folder)
     return folder

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection
@@ -22,6 +21,7 @@ from ringd.bench.faults.network import Network
 from ringd.config import environment
 from ringd.config.secret import make_secret_file
 from ringd.errors import DaemonLostError, RingdError
+from ringd.launch.python import own_module
 from ringd.observe.status_view import ask
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class Worker:
         self._log = log
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "ringd.bench.faults.worker"],
+                own_module("ringd.bench.faults.worker"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
@@ -227,7 +227,7 @@ class Group:
         prefix = [] if self.network is None else self.network.enter(host)
         with log.open("ab") as output:
             return subprocess.Popen(
-                [*prefix, sys.executable, "-m", "ringd", part],
+                [*prefix, *own_module("ringd", part)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

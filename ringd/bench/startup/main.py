@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from ringd.bench.report import report
 from ringd.bench.startup.children import adopting_orphans, wait_for
 from ringd.bench.table import progress, show, table_for
 from ringd.config import environment
+from ringd.launch.python import own_module
 
 TRAINER: Final = "ringd.bench.startup.trainer"
 IMPLS: Final = ("none", "gloo", "ringd")
@@ -57,7 +57,7 @@ def _job(impl: str, n: int) -> tuple[float, float]:
     began = time.monotonic()
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-m", TRAINER, impl],
+            own_module(TRAINER, impl),
             env=env | {"RANK": str(rank)},
             stdin=subprocess.DEVNULL,
         )

@@ -107,6 +107,18 @@ def receive_from_who_sleeps(stage: Stage, source: int, timeout_s: float) -> dict
     return outcome(lambda: stage.comm.recv(np.ones(3), source, timeout_s=timeout_s))
 
 
+def all_reduce_with_who_sleeps(stage: Stage, source: int, timeout_s: float) -> dict[str, Any]:
+    """A collective that waits for ``source``, among others; how it ended."""
+    del source
+    return outcome(lambda: stage.comm.all_reduce(np.ones(3), timeout_s=timeout_s))
+
+
+def receive_from_each_other(stage: Stage, timeout_s: float) -> dict[str, Any]:
+    """Neither of two ranks sends."""
+    taken = np.ones(3)
+    return outcome(lambda: stage.comm.recv(taken, 1 - stage.comm.rank, timeout_s=timeout_s))
+
+
 def both_send(stage: Stage, timeout_s: float) -> dict[str, Any]:
     """P3: two blocking sends of 64 MB at each other; then a message that is received."""
     comm = stage.comm
