@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import typer
@@ -120,14 +120,26 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("rendezvous", epilog=rendezvous_cmd.EXAMPLE)(rendezvous_cmd.rendezvous)
-app.command("daemon", epilog=daemon_cmd.EXAMPLE)(daemon_cmd.daemon)
-app.command("run", epilog=run_cmd.EXAMPLE, context_settings=run_cmd.CONTEXT)(run_cmd.run)
-app.command("status", epilog=status_cmd.EXAMPLE)(status_cmd.status)
-app.command("dump", epilog=dump_cmd.EXAMPLE)(dump_cmd.dump)
-app.command("explain", epilog=explain_cmd.EXAMPLE)(explain_cmd.explain)
-app.command("bench", epilog=bench_cmd.EXAMPLE)(bench_cmd.bench)
-app.command("demo", epilog=demo_cmd.EXAMPLE)(demo_cmd.demo)
+
+
+def _add(
+    command: Callable[..., None], example: str, context: dict[str, object] | None = None
+) -> None:
+    """A sub-command of the function's name; its help is the docstring, by paragraphs, as the
+    lines of a docstring are not those of a terminal."""
+    paragraphs = (command.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    app.command(command.__name__, epilog=example, help=text, context_settings=context)(command)
+
+
+_add(rendezvous_cmd.rendezvous, rendezvous_cmd.EXAMPLE)
+_add(daemon_cmd.daemon, daemon_cmd.EXAMPLE)
+_add(run_cmd.run, run_cmd.EXAMPLE, {**run_cmd.CONTEXT})
+_add(status_cmd.status, status_cmd.EXAMPLE)
+_add(dump_cmd.dump, dump_cmd.EXAMPLE)
+_add(explain_cmd.explain, explain_cmd.EXAMPLE)
+_add(bench_cmd.bench, bench_cmd.EXAMPLE)
+_add(demo_cmd.demo, demo_cmd.EXAMPLE)
 app.add_typer(lab_cmd.app, name="lab", epilog="Example: ringd lab up --hosts 4 --rate 1gbit")
 app.add_typer(config_cmd.app, name="config", epilog="Example: ringd config show --json")
 

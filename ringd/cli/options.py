@@ -27,6 +27,10 @@ def _option(name: str, text: str, panel: str, metavar: str | None = None) -> obj
 JobId = Annotated[
     str | None, _option("--job-id", "Name of the job. (default: default)", _JOB, "NAME")
 ]
+OwnJobId = Annotated[
+    str | None,
+    _option("--job-id", "Name of the job. (default: run-, and 8 random digits)", _JOB, "NAME"),
+]
 AskedJob = Annotated[
     str | None,
     _option("--job-id", "Whose daemons to ask, where several jobs run here.", _JOB, "NAME"),

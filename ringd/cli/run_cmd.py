@@ -37,7 +37,7 @@ def run(
     ] = 0,
     min_size: options.SpareSize = None,
     last_call_s: options.LastCall = None,
-    job_id: options.JobId = None,
+    job_id: options.OwnJobId = None,
     secret_file: options.SecretFile = None,
     join_timeout_s: options.JoinTimeout = None,
     timeout_s: options.Timeout = None,

@@ -33,11 +33,24 @@ class Loaded:
         origin: setting → "flag", "environment RINGD_X", "file PATH", "default", or "the launcher":
             the program that starts a daemon set it.
         runtime_dir: the user's folder for Unix sockets; it may not exist yet.
+        service_links: variables that are Kubernetes' and no settings of ours; see ``warnings``.
     """
 
     settings: Settings
     origin: Mapping[str, str]
     runtime_dir: Path
+    service_links: tuple[str, ...] = ()
+
+    def warnings(self) -> list[str]:
+        """What is odd about the settings and does not forbid a start, to be logged once."""
+        if not self.service_links:
+            return []
+        text = (
+            f"ignored {', '.join(self.service_links)} in the environment: Kubernetes sets them for "
+            "a service of that name, they are no settings; rename the service, or set "
+            "enableServiceLinks: false for the pod"
+        )
+        return [text]
 
     def require(self, *names: str) -> None:
         """Insist that these were set.
@@ -110,15 +123,16 @@ def load(
         ConfigError: a setting is unknown, malformed or out of range, or two contradict each
             other; its text names the setting, the value, its origin and what is allowed.
     """
+    links = tuple(k for k, v in environ.items() if environment.is_service_link(k, v))
     given = {
         **_from_file(_find_file(environ, config_path)),
-        **_from_environment(environ),
+        **_from_environment({k: v for k, v in environ.items() if k not in links}),
         **_from_flags(flags),
     }
     origin = {name: given[name][1] if name in given else DEFAULT for name in NAMES}
     settings = _checked(given) if given else Settings()
     _check_together(settings, origin)
-    return Loaded(settings, origin, environment.runtime_dir(environ))
+    return Loaded(settings, origin, environment.runtime_dir(environ), links)
 
 
 def flag(setting: str) -> str:
@@ -142,7 +156,8 @@ def _from_environment(environ: Mapping[str, str]) -> Sourced:
         if variable not in known:
             from ringd.config.suggest import did_you_mean
 
-            near = did_you_mean(variable, [*known, environment.CONFIG_VARIABLE])
+            words = [*known, environment.CONFIG_VARIABLE]
+            near = did_you_mean(variable, words, prefix=environment.PREFIX)
             raise ConfigError(f"unknown variable {variable} in the environment{near}", key=variable)
         if value:  # an empty variable is how scripts and compose files say "not set"
             found[known[variable]] = (value, f"environment {variable}")

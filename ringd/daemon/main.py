@@ -25,6 +25,7 @@ from ringd.daemon.watch import ProcessWatch
 from ringd.engine.engine import EngineOptions
 from ringd.errors import AddressInUseError, ConfigError
 from ringd.kernels import TorchLoader
+from ringd.observe import dump_file
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
 from ringd.observe.dump_file import Dumper
@@ -32,7 +33,7 @@ from ringd.rendezvous.agent import AgentSettings
 from ringd.rendezvous.service import RendezvousService, ServiceSettings
 from ringd.transport.base import Address
 from ringd.transport.handshaking import fresh_nonce
-from ringd.transport.interfaces import interface_address
+from ringd.transport.interfaces import interface_address, refused_host
 from ringd.transport.tcp import TcpTransport, known_congestions, refused_congestion
 from ringd.wire.handshake import DAEMON, RENDEZVOUS, Credentials
 
@@ -50,7 +51,11 @@ def run_daemon(loaded: Loaded) -> None:
         ConfigError, AddressInUseError: a setting can't be used.
     """
     check_congestion(loaded)
+    if loaded.settings.bind:
+        check_listening(loaded, "bind", loaded.settings.bind)
     _log_as("daemon", loaded.settings)
+    for text in loaded.warnings():
+        logging.getLogger("ringd.daemon").warning("%s", text)
     uvloop.run(_daemon(loaded), debug=loaded.settings.debug)
 
 
@@ -61,7 +66,10 @@ def run_rendezvous(loaded: Loaded) -> None:
         ConfigError, AddressInUseError: a setting can't be used.
     """
     check_congestion(loaded)
+    check_rendezvous_listening(loaded)
     _log_as("rendezvous", loaded.settings)
+    for text in loaded.warnings():
+        logging.getLogger("ringd.rendezvous").warning("%s", text)
     uvloop.run(_rendezvous(loaded.settings), debug=loaded.settings.debug)
 
 
@@ -125,6 +133,37 @@ def check_congestion(loaded: Loaded) -> None:
         )
 
 
+def check_rendezvous_listening(loaded: Loaded) -> None:
+    """See that a rendezvous of its own can listen on its host, whichever setting names that.
+
+    Raises:
+        ConfigError: see :func:`check_listening`.
+    """
+    if not loaded.settings.interface:
+        name = "bind" if loaded.settings.bind else "rendezvous"
+        check_listening(loaded, name, loaded.settings.rendezvous_listen()[0])
+
+
+def check_listening(loaded: Loaded, name: str, host: str) -> None:
+    """See that this host has the address that it is to listen on; its ports are not looked at.
+
+    Args:
+        name: the setting that says so.
+
+    Raises:
+        ConfigError: it has not; names the setting's origin, and the addresses there are.
+    """
+    why = refused_host(host, _FAMILY[loaded.settings.ip_version])
+    if why:
+        origin = loaded.origin[name]
+        raise ConfigError(
+            f"{name} = {str(getattr(loaded.settings, name))!r} ({origin}): {why}",
+            key=name,
+            value=host,
+            origin=origin,
+        )
+
+
 def place_of(settings: Settings) -> Place:
     """Where to listen and what to advertise."""
     bind = settings.bind
@@ -148,12 +187,14 @@ async def _daemon(loaded: Loaded) -> None:
     loop = asyncio.get_running_loop()
     log = logging.getLogger(f"ringd.daemon[{settings.rank}]")
     deadline = loop.time() + settings.join_timeout_s
+    _check_dumps(loaded, log)
     recorder = AccountingFile(settings.accounting, log) if settings.accounting else None
     dumper = Dumper(
         loop,
         lambda reason: node.snapshot(reason),
         settings.dump_dir or loaded.socket_path.parent,
         log,
+        _dumps_setting(loaded),
     )
     node = Node(
         loop=loop,
@@ -191,6 +232,25 @@ async def _daemon(loaded: Loaded) -> None:
         dumper.close()
         if recorder is not None:
             recorder.close()
+
+
+def _check_dumps(loaded: Loaded, log: logging.Logger) -> None:
+    """Warn at once where a failure could leave no dump; that forbids nobody to work."""
+    folder = loaded.settings.dump_dir
+    if folder is None:
+        return
+    try:
+        dump_file.check(folder)
+    except (OSError, ConfigError) as exc:
+        log.warning("no flight recorder can be written: %s: %s", _dumps_setting(loaded), exc)
+
+
+def _dumps_setting(loaded: Loaded) -> str:
+    """What says where dumps go, and where it was set."""
+    folder, origin = loaded.settings.dump_dir, loaded.origin["dump_dir"]
+    if folder is None:
+        return "dump_dir is not set: beside the socket"
+    return f"dump_dir = {str(folder)!r}, {origin}"
 
 
 async def _serve(

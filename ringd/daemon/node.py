@@ -18,7 +18,7 @@ from ringd.daemon.continuity import Office
 from ringd.daemon.mesh import Place
 from ringd.daemon.node_parts import Means
 from ringd.daemon.reforming import Reforming, Reply
-from ringd.daemon.trainer_state import TrainerState
+from ringd.daemon.trainer_state import State, TrainerState
 from ringd.engine import failures
 from ringd.engine.engine import Engine, EngineOptions
 from ringd.engine.group import Group
@@ -55,6 +55,9 @@ class Trainer(Protocol):
 
     def inspect(self, callback: Callable[[TrainerState], None]) -> None:
         """Say what it is doing, soon."""
+
+    def process_state(self) -> State:
+        """The kernel's view of its process, at once."""
 
 
 class Recorder(Protocol):
@@ -476,5 +479,6 @@ class Node:
             "world_size": self.world_size,
             "address": str(self._mesh.address),
             "trainer": None if self._trainer is None else self._trainer.pid,
+            "trainer_state": "none" if self._trainer is None else self._trainer.process_state(),
             **state_of(self.engine),
         }

@@ -23,7 +23,7 @@ import msgpack
 
 from ringd.daemon.arena import MappedArena
 from ringd.daemon.node import Node
-from ringd.daemon.trainer_state import Inspector, TrainerState
+from ringd.daemon.trainer_state import Inspector, State, TrainerState, view
 from ringd.daemon.watch import ProcessWatch
 from ringd.errors import InvalidArgumentError, RendezvousError, RingdError, from_wire
 from ringd.observe.dump_file import encoded
@@ -98,6 +98,10 @@ class Session:
             self._inspector.inspect(callback)
         else:
             self._loop.call_soon(callback, TrainerState(self.pid, "unknown"))
+
+    def process_state(self) -> State:
+        """Whether the trainer runs, sleeps or is stopped, as the kernel says."""
+        return view(self.pid).state
 
     # Reading
 

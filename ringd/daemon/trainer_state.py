@@ -61,8 +61,9 @@ class TrainerState:
         state: of its main thread. "sleeping": it waits for something, whatever its other threads
             do; "stopped": by a signal, or a debugger; "none": no trainer is attached.
         stack: of its main thread, innermost frame first, each as "file.py:line in function"; at
-            most MAX_FRAMES. ringd's client at the top is one of them, as in
-            "ringd_client.barrier (waiting)". Empty when it can't be had.
+            most MAX_FRAMES: the innermost one, and below it the program's own. ringd's client at
+            the top is one of them, as in "ringd_client.barrier (waiting)". Empty when it can't be
+            had.
     """
 
     pid: int
@@ -136,8 +137,10 @@ def parse_status(text: str) -> KernelView:
 def parse_stack(text: str) -> tuple[str, ...]:
     """The last stack that faulthandler wrote, in our form.
 
-    Frames of ringd's client at its top become one, which says what was called. Of a stack that is
-    too long, the middle is left out. Lines that are no frames are passed over.
+    Frames of ringd's client at its top become one, which says what was called. Below the innermost
+    frame those of installed packages and of the standard library are left out, so that the
+    program's own are seen, unless it has none. Of a stack that is too long, the middle is left out.
+    Lines that are no frames are passed over.
     """
     frames: list[tuple[str, str, str]] = []
     for line in text.rpartition(_HEADING)[2].splitlines():
@@ -146,14 +149,23 @@ def parse_stack(text: str) -> tuple[str, ...]:
             frames.append((path, number, function))
         elif line == "  ...":
             frames.append(("", "", ""))  # faulthandler itself left out the rest
-    told = [
-        f"{_shortened(path)}:{number} in {function}" if path else "..."
-        for path, number, function in frames
-    ]
     ours = next((i for i, frame in enumerate(frames) if _CLIENT not in frame[0]), len(frames))
-    if ours:
-        told[:ours] = [_in_client([function for _, _, function in frames[:ours]])]
-    return _without_middle(told)
+    top = [_in_client([function for _, _, function in frames[:ours]])] if ours else []
+    below = frames[ours:] if ours else frames[1:]
+    if any(path and not _is_library(path) for path, _, _ in below):
+        below = [frame for frame in below if not _is_library(frame[0])]
+    told = [_told(frame) for frame in ([] if ours else frames[:1]) + below]
+    return _without_middle([*top, *told])
+
+
+def _is_library(path: str) -> bool:
+    """Whether a frame's file is not the program's own."""
+    return bool(_INSTALLED.match(path)) or _CLIENT in path or path.startswith("<frozen ")
+
+
+def _told(frame: tuple[str, str, str]) -> str:
+    path, number, function = frame
+    return f"{_shortened(path)}:{number} in {function}" if path else "..."
 
 
 def _in_client(functions: list[str]) -> str:
@@ -172,9 +184,10 @@ def _without_middle(told: list[str]) -> tuple[str, ...]:
 def _shortened(path: str) -> str:
     """From the package on where a package is installed, else the last three parts."""
     short = _INSTALLED.sub("", path)
-    if short == path:
-        short = "/".join(path.split("/")[-3:])
-    return short[-_MAX_PATH_CHARS:]
+    parts = path.split("/")
+    if short == path and len(parts) > 4:  # the first of an absolute path is empty
+        short = "/".join(["...", *parts[-3:]])
+    return short if len(short) <= _MAX_PATH_CHARS else f"...{short[3 - _MAX_PATH_CHARS :]}"
 
 
 class Inspector:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 MAX_NAME = 64
 """Characters of a call's name that are passed on."""
+_EARLY_S = 0.1
 _LATE = ("entered late", "never entered")
 """Cases of a verdict (``ringd.rendezvous.verdicts``) whose culprits may read it themselves."""
 
@@ -188,7 +189,7 @@ def timed_out(
         f"{op.spec.collective} (operation {op.seq} of group {op.spec.group}, epoch {op.epoch}) on "
         f"rank {op.rank} ended at {limit}: waiting on {whom}, "
         f"{progress['bytes_done']} of {progress['bytes_total']} bytes received after "
-        f"{elapsed_s:.2f} s. {come}See {look}; if it is only slow, {advice}.",
+        f"{lasted(elapsed_s, op.times.asked_s)}. {come}See {look}; if it is only slow, {advice}.",
         op=op.spec.collective,
         group=op.spec.group,
         epoch=op.epoch,
@@ -202,6 +203,16 @@ def timed_out(
         **({"late_ranks": late} if late is not None else {}),
         **progress,
     )
+
+
+def lasted(elapsed_s: float, asked_s: float) -> str:
+    """For how long a call has waited, in words that do not contradict its deadline.
+
+    A rank counts from when its daemon has the call, and the first rank's deadline ends it for all:
+    some ms less than what it asked for are no news.
+    """
+    just_before = 0 < asked_s - elapsed_s <= _EARLY_S
+    return f"{asked_s if just_before else elapsed_s:.2f} s"
 
 
 def limit_of(times: Times, *, quiet: bool) -> tuple[str, str]:
@@ -292,7 +303,8 @@ def here(error: RingdError, op: Operation) -> RingdError:
         return error  # it is this rank's view, and says so
     elapsed_s = op.engine.now() - op.started
     done, total = progress["bytes_done"], progress["bytes_total"]
-    text = f"{error.message} Rank {op.rank} had {done} of {total} bytes after {elapsed_s:.2f} s"
+    after = lasted(elapsed_s, op.times.asked_s)
+    text = f"{error.message} Rank {op.rank} had {done} of {total} bytes after {after}"
     text += _own_part(error, op.rank) + "."
     local = {"bytes_done": done, "bytes_total": total, "elapsed_s": round(elapsed_s, 6)}
     return type(error)(text, **{**error.fields, "rank": op.rank, **local})

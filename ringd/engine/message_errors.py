@@ -89,8 +89,9 @@ def timed_out(post: Post, *, elapsed_s: float, quiet: bool) -> CollectiveTimeout
     """The deadline passed, or (``quiet``) the sender was silent in the middle of a message."""
     setting, limit = failures.limit_of(post.times, quiet=quiet)
     cause, look = _send_waits_for(post) if isinstance(post, Send) else _recv_waits_for(post)
+    after = failures.lasted(elapsed_s, post.times.asked_s)
     return CollectiveTimeoutError(
-        f"{describe(post)} ended at {limit}, after {elapsed_s:.2f} s: {cause}",
+        f"{describe(post)} ended at {limit}, after {after}: {cause}",
         **post.facts(),
         elapsed_s=round(elapsed_s, 6),
         setting=setting,

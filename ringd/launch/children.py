@@ -153,10 +153,12 @@ class Children:
 
     async def end(self, children: Sequence[Child], steps: Sequence[tuple[int, float]]) -> None:
         """End ``children``: each step is a signal and how long to wait for it to work."""
-        for number, grace_s in steps:
+        for step, (number, grace_s) in enumerate(steps):
             alive = [c for c in children if c in self.running]
             if not alive:
                 return
+            if step and number:
+                _tell_who_lives(alive, steps[step:])
             for child in alive:
                 if number and child.code is None:
                     _signal_group(child.pid, number)
@@ -172,6 +174,16 @@ class Children:
         if self._warden is not None and self._warden.stdin is not None:
             self._warden.stdin.close()
             await self._warden.wait()
+
+
+def _tell_who_lives(alive: Sequence[Child], steps: Sequence[tuple[int, float]]) -> None:
+    """Who has not ended yet, and what comes next; the first of ``steps`` is the one that begins."""
+    (number, grace_s), *later = steps
+    names = ", ".join(str(child) for child in alive if child.code is None)
+    if not names:
+        return  # only their output is awaited
+    then = f"; {signal.Signals(later[0][0]).name} in {grace_s:g} s" if later else ""
+    log.warning("not ended yet: %s: %s now%s", names, signal.Signals(number).name, then)
 
 
 def _spawn(command: Sequence[str], env: Mapping[str, str], stdin: int) -> subprocess.Popen[bytes]:

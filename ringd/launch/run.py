@@ -23,7 +23,7 @@ from typing import Any, TextIO, cast
 
 from ringd.config.loader import Loaded
 from ringd.config.secret import load_secret, make_secret_file
-from ringd.daemon.main import check_congestion, service_settings, transport_of
+from ringd.daemon.main import check_congestion, check_listening, service_settings, transport_of
 from ringd.engine.failures import ranks_text
 from ringd.errors import ConfigError, RingdError
 from ringd.launch import folders
@@ -75,7 +75,11 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
         raise ConfigError(f"the command {command[0]!r} is not found{hint}")
     _enough_ports(n, loaded)
     check_congestion(loaded)
+    if loaded.settings.bind:
+        check_listening(loaded, "bind", loaded.settings.bind)
     _set_up_log(loaded)
+    for text in loaded.warnings():
+        log.warning("%s", text)
     if loaded.settings.accounting is not None:
         AccountingFile(loaded.settings.accounting, log).close()  # before anything is started
     job = _prepare(n, loaded)

@@ -65,6 +65,18 @@ def _written_at(path: Path) -> int:
         return 0
 
 
+def check(folder: Path) -> None:
+    """See that dumps can be written to a folder; it is made.
+
+    Raises:
+        OSError, ConfigError: they can't.
+    """
+    make_folders(folder)
+    draft = folder / f".flight.{os.getpid()}"
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600))
+    draft.unlink()
+
+
 class Dumper:
     """Writes a rank's dumps: soon after a failure, and when it is told to.
 
@@ -73,6 +85,7 @@ class Dumper:
     Args:
         take: gives a snapshot; its argument is the reason.
         folder: where the files go.
+        setting: what says so, for the text where they can't be written.
     """
 
     def __init__(
@@ -81,11 +94,13 @@ class Dumper:
         take: Callable[[str], Snapshot],
         folder: Path,
         log: logging.Logger,
+        setting: str = "dump_dir",
     ) -> None:
         self._loop = loop
         self._take = take
         self._folder = folder
         self._log = log
+        self._setting = setting
         self._next_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
@@ -123,6 +138,8 @@ class Dumper:
         try:
             path = write(snapshot.document(), self._folder)
         except OSError as exc:
-            self._log.warning("the flight recorder's dump can't be written: %s", exc)
+            self._log.warning(
+                "the flight recorder's dump can't be written (%s): %s", self._setting, exc
+            )
         else:
             self._log.info("flight recorder (%s): %s", snapshot.head["reason"], path)

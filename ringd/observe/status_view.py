@@ -98,7 +98,10 @@ def _absence(status: dict[str, Any]) -> str:
 
 def _cells(state: dict[str, Any]) -> list[str]:
     names = ("rank", "address", "trainer", "epoch", "next_seq", "completed", "in_flight")
-    return ["-" if state.get(name) is None else str(state[name]) for name in names]
+    cells = ["-" if state.get(name) is None else str(state[name]) for name in names]
+    if state.get("trainer_state") == "stopped":
+        cells[names.index("trainer")] += " (stopped)"
+    return cells
 
 
 def _in_flight(state: dict[str, Any]) -> list[dict[str, Any]]:

@@ -140,6 +140,10 @@ class SimTrainer:
         stack = () if self.state == "stopped" else stack
         callback(TrainerState(self.pid, self.state, stack))
 
+    def process_state(self) -> State:
+        """The same, of the process alone."""
+        return self.state
+
     def goodbye(self) -> None:
         """Leave in order."""
         self.node.detach(self, "goodbye", "")

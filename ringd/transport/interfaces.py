@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import ipaddress
+import os
 import socket
 import struct
 from pathlib import Path
@@ -35,6 +36,34 @@ def interface_address(name: str, ip_version: str = "any") -> str:
         f"interfaces here: {names}",
         key="interface",
     )
+
+
+def refused_host(host: str, family: int = socket.AF_UNSPEC) -> str:
+    """Why nobody can listen at ``host`` here, with the addresses that this host has; "": one can.
+
+    Args:
+        host: an address, or a name.
+        family: of sockets; AF_UNSPEC: any.
+    """
+    try:
+        found = socket.getaddrinfo(host, 0, family=family, type=socket.SOCK_STREAM)
+        with socket.socket(found[0][0], socket.SOCK_STREAM) as probe:
+            probe.bind(found[0][4])
+    except socket.gaierror as exc:
+        return f"no address of this name is known ({exc.strerror}); {_addresses_text()}"
+    except OSError as exc:
+        why = os.strerror(exc.errno) if exc.errno else str(exc)
+        return f"can't listen there ({why}); {_addresses_text()}"
+    return ""
+
+
+def _addresses_text() -> str:
+    found = [f"{a} ({name})" for _, name in socket.if_nameindex() for a in _of(name)]
+    return f"this host has {', '.join(found) or 'no address'}"
+
+
+def _of(name: str) -> list[str]:
+    return [address for address in (_ipv4(name), _ipv6(name)) if address]
 
 
 def _ipv4(name: str) -> str:

@@ -11,8 +11,12 @@ from typing import Any, Final
 
 REFORM_TOO: Final = "Call reform() on this rank too, or close."
 REFORM: Final = "Call reform(), or close."
+_RESTARTS: Final = {
+    "torchrun": "the launcher starts all ranks anew (torchrun --max-restarts)",
+    "ringd run": "the launcher starts its rank anew (ringd run --max-restarts N; each counts)",
+}
 _TORCH: Final = (
-    "End this process, and the launcher starts all ranks anew (torchrun --max-restarts); or call "
+    "End this process, and {restarts}; or call "
     "destroy_process_group() and init_process_group() again, on all ranks that are to go on "
     "(docs/torch.md, After a lost rank)."
 )
@@ -26,12 +30,14 @@ def after_loss(rank: object) -> str:
     )
 
 
-def for_torch(text: str, fields: Mapping[str, Any]) -> str:
+def for_torch(text: str, fields: Mapping[str, Any], launcher: str = "torchrun") -> str:
     """An error's text with what a script for torch.distributed can do.
 
     Args:
         fields: of that error.
+        launcher: "ringd run", or "torchrun", which stands for all others.
     """
+    torchs = _TORCH.format(restarts=_RESTARTS[launcher])
     for ours in (after_loss(fields.get("rank")), REFORM_TOO, REFORM):
-        text = text.replace(ours, _TORCH)
+        text = text.replace(ours, torchs)
     return text

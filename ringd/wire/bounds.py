@@ -19,7 +19,7 @@ SILENCES: Final = ("recv_timeout_ms", "recv_timeout_ms", "RINGD_RECV_TIMEOUT_MS"
 _WORDS: Final = {
     "timeout_s": "timeout_s of the call",
     "default_timeout_s": "default_timeout_s of the communicator",
-    "RINGD_TIMEOUT_S": "the daemon's timeout_s (RINGD_TIMEOUT_S)",
+    "RINGD_TIMEOUT_S": "the daemon's timeout_s (--timeout, RINGD_TIMEOUT_S)",
     "recv_timeout_ms": "recv_timeout_ms of the call",
     "RINGD_RECV_TIMEOUT_MS": "the daemon's recv_timeout_ms (RINGD_RECV_TIMEOUT_MS)",
 }

@@ -133,6 +133,30 @@ def test_a_congestion_control_that_the_kernel_lacks_is_2(ringd: Invoke, args: li
         assert known in result.stderr
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["run", "-n", "2", "--", "true"],
+        ["rendezvous", "--world-size", "2"],
+        ["daemon", "--rank", "0", "--world-size", "2", "--rendezvous", "127.0.0.1:1"],
+    ],
+)
+def test_an_address_that_this_host_has_not_is_2(ringd: Invoke, args: list[str]) -> None:
+    result = ringd(*args, RINGD_BIND="198.51.100.7", RINGD_SECRET="a secret of the tests")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(
+        "ringd: bind = '198.51.100.7' (environment RINGD_BIND): can't listen there ("
+    )
+    assert "this host has 127.0.0.1 (lo)" in result.stderr
+
+
+def test_a_rendezvous_told_of_an_address_that_is_not_its_own_is_2(ringd: Invoke) -> None:
+    args = ["rendezvous", "--world-size", "2", "--rendezvous", "198.51.100.7:7000"]
+    result = ringd(*args, RINGD_SECRET="a secret of the tests")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("ringd: rendezvous = '198.51.100.7:7000' (flag): can't listen")
+
+
 @pytest.mark.parametrize("how", ["flag", "environment RINGD_PORT"])
 def test_fewer_ports_than_daemons_of_a_job_are_2(ringd: Invoke, how: str) -> None:
     flags, environ = ["--port", "7160-7161"], {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -36,6 +37,18 @@ def test_every_commands_help_has_an_example(ringd: Invoke, command: tuple[str, .
     result = ringd(*command, "--help")
     assert result.exit_code == 0
     assert f"ringd {command[0]}" in result.output.partition("Example:")[2]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_no_line_breaks_within_a_paragraph(ringd: Invoke, command: str) -> None:
+    said = ringd(command, "--help", COLUMNS="2000").output.partition("Usage:")[2]
+    paragraphs = said.partition("╭")[0].split("\n")[1:]
+    text = [line.strip() for line in paragraphs]
+    assert all(not (line and after) for line, after in pairwise(text)), text
+
+
+def test_a_jobs_default_name_is_told_as_it_is(ringd: Invoke) -> None:
+    assert "(default: run-, and 8 random digits)" in ringd("run", "--help", COLUMNS="300").output
 
 
 def test_the_version(ringd: Invoke) -> None:

@@ -144,9 +144,40 @@ class TestUnknown:
             load_with(environ={"RINGD_QQQQQQQQQQ": "2"})
         assert "did you mean" not in str(caught.value)
 
+    @pytest.mark.parametrize("name", ["RINGD_BOGUS", "RINGD_STORE", "RINGD_FAST"])
+    def test_what_only_shares_some_letters_is_not_suggested(self, name: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            load_with(environ={name: "2"})
+        assert "did you mean" not in str(caught.value)
+
     def test_a_misspelt_flag(self) -> None:
         with pytest.raises(ConfigError, match="--rnak.*did you mean 'rank'"):
             load_with({"rnak": 1})
+
+    def test_what_kubernetes_sets_for_a_service_is_ignored_and_said(self) -> None:
+        links = {
+            "RINGD_PORT": "tcp://10.0.0.7:7000",
+            "RINGD_PORT_7000_TCP": "tcp://10.0.0.7:7000",
+            "RINGD_PORT_7000_TCP_ADDR": "10.0.0.7",
+            "RINGD_PORT_53_UDP_PROTO": "udp",
+            "RINGD_SERVICE_HOST": "10.0.0.7",
+            "RINGD_SERVICE_PORT": "7000",
+            "RINGD_SERVICE_PORT_RENDEZVOUS": "7000",
+            "RINGD_MEET_PORT": "tcp://10.0.0.8:7000",
+        }
+        loaded = load_with(environ={**links, "RINGD_RANK": "3"})
+        assert loaded.settings.rank == 3
+        assert loaded.settings.port == PortRange(0, 0)
+        [warning] = loaded.warnings()
+        assert all(name in warning for name in links)
+        assert "enableServiceLinks: false" in warning
+
+    def test_a_port_of_ours_is_no_service(self) -> None:
+        loaded = load_with(environ={"RINGD_PORT": "7000"})
+        assert loaded.settings.port == PortRange(7000, 7000)
+        assert loaded.warnings() == []
+        with pytest.raises(ConfigError, match="RINGD_PORT"):
+            load_with(environ={"RINGD_PORT": "http://x"})
 
     def test_others_variables_are_not_ours(self) -> None:
         assert load_with(environ={"PATH": "/bin", "RINGDX": "1"}).settings.rank is None

@@ -108,18 +108,53 @@ def dump(*frames: str) -> str:
     return "".join(["Stack (most recent call first):\n", *(f"  {line}\n" for line in frames)])
 
 
+SITE = "/opt/env/lib/python3.11/site-packages"
+
+
 def test_a_stack_is_told_innermost_first_with_short_paths() -> None:
     text = dump(
         'File "/usr/lib/python3.11/threading.py", line 327 in wait',
-        'File "/opt/env/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 5 in f',
         'File "/home/somebody/work/project/src/data.py", line 12 in <lambda>',
+        'File "/tmp/job/train.py", line 7 in main',
         'File "train.py", line 88 in <module>',
     )
     assert parse_stack(text) == (
         "threading.py:327 in wait",
-        "torch/utils/data/dataloader.py:5 in f",
-        "project/src/data.py:12 in <lambda>",
+        ".../project/src/data.py:12 in <lambda>",
+        "/tmp/job/train.py:7 in main",
         "train.py:88 in <module>",
+    )
+
+
+def test_below_the_innermost_frame_only_the_programs_own_are_told() -> None:
+    text = dump(
+        'File "/opt/ringd/client/ringd_client/_transport.py", line 91 in receive',
+        'File "/opt/ringd/client/ringd_client/torch/work.py", line 7 in wait',
+        f'File "{SITE}/torch/distributed/distributed_c10d.py", line 2799 in recv',
+        f'File "{SITE}/torch/distributed/c10d_logger.py", line 83 in wrapper',
+        'File "/job/train.py", line 3 in step',
+        f'File "{SITE}/torch/autograd/function.py", line 5 in apply',
+        'File "/job/train.py", line 9 in <module>',
+        'File "<frozen runpy>", line 88 in _run_code',
+        'File "/usr/lib/python3.11/runpy.py", line 198 in run_path',
+    )
+    assert parse_stack(text) == (
+        "ringd_client.wait (waiting)",
+        "/job/train.py:3 in step",
+        "/job/train.py:9 in <module>",
+    )
+
+
+def test_a_program_that_is_installed_itself_has_all_its_frames() -> None:
+    text = dump(
+        f'File "{SITE}/torch/utils/data/dataloader.py", line 5 in f',
+        f'File "{SITE}/trainer/main.py", line 8 in main',
+        "...",
+    )
+    assert parse_stack(text) == (
+        "torch/utils/data/dataloader.py:5 in f",
+        "trainer/main.py:8 in main",
+        "...",
     )
 
 
@@ -136,7 +171,6 @@ def test_the_clients_own_frames_at_the_top_become_one() -> None:
     assert parse_stack(text) == (
         "ringd_client.barrier (waiting)",
         "/job/train.py:3 in step",
-        "client/ringd_client/aio.py:1 in callback",
         "/job/train.py:9 in <module>",
     )
     copying = dump(f'File "{inside}_regions.py", line 9 in load')

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ringd.engine.failures import lasted
 from ringd.engine.operation import Operation
 from ringd.engine.times import OTHERS_S, Times
 from ringd.errors import CollectiveTimeoutError, RingdError
@@ -26,7 +27,7 @@ SETTINGS = [
     (
         Bound(3, OF_DAEMON),
         "RINGD_TIMEOUT_S",
-        "its deadline of 3 s (the daemon's timeout_s (RINGD_TIMEOUT_S))",
+        "its deadline of 3 s (the daemon's timeout_s (--timeout, RINGD_TIMEOUT_S))",
     ),
 ]
 
@@ -85,12 +86,29 @@ def test_a_message_says_the_same(bound: Bound, setting: str, text: str) -> None:
     scene.run(main)
 
 
+@pytest.mark.parametrize(
+    ("elapsed_s", "asked_s", "text"),
+    [
+        (2.96, 3.0, "3.00 s"),
+        (2.92, 3.0, "3.00 s"),
+        (2.0, 3.0, "2.00 s"),  # another rank's deadline was earlier
+        (3.04, 3.0, "3.04 s"),
+        (0.5, 0.0, "0.50 s"),
+    ],
+)
+def test_no_call_reads_as_if_it_had_ended_before_its_deadline(
+    elapsed_s: float, asked_s: float, text: str
+) -> None:
+    assert lasted(elapsed_s, asked_s) == text
+
+
 def test_the_daemons_own_defaults_are_named_as_such() -> None:
     scene = Scene(3, timeout_s=1.5, recv_timeout_s=0.0)
 
     async def main() -> None:
         error = await fails(scene, 0, EXCHANGE, None)
-        assert "its deadline of 1.5 s (the daemon's timeout_s (RINGD_TIMEOUT_S))" in str(error)
+        whose = "the daemon's timeout_s (--timeout, RINGD_TIMEOUT_S)"
+        assert f"its deadline of 1.5 s ({whose})" in str(error)
 
     scene.run(main)
     scene = Scene(3, recv_timeout_s=0.5)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ringd.observe.dump_file import DELAY_S, EVERY_S, KEPT_FILES, Dumper, write
+from ringd.observe.dump_file import DELAY_S, EVERY_S, KEPT_FILES, Dumper, check, write
 from ringd.observe.flight import Snapshot
 from ringd.sim.clock import VirtualLoop
 
@@ -54,6 +54,13 @@ def test_a_folder_that_can_not_be_written_leaves_nothing_behind(tmp_path: Path) 
     with pytest.raises(OSError, match="flight-rank3"):
         write(head(), tmp_path)
     assert os.listdir(tmp_path) == ["flight-rank3-epoch1.json"]
+
+
+def test_whether_a_folder_can_be_written_is_seen_beforehand(tmp_path: Path) -> None:
+    check(tmp_path / "new" / "folder")
+    assert os.listdir(tmp_path / "new" / "folder") == []
+    with pytest.raises(OSError, match="/proc/x"):
+        check(Path("/proc/x"))
 
 
 class Watched:
@@ -131,5 +138,5 @@ def test_a_dump_that_can_not_be_written_is_a_warning(tmp_path: Path) -> None:
     watched.dumper.dump("SIGUSR1")
     watched.dumper.close()
     assert [record.levelname for record in said] == ["WARNING"]
-    assert "can't be written" in said[0].getMessage()
+    assert "can't be written (dump_dir)" in said[0].getMessage()
     watched.loop.close()

@@ -26,6 +26,23 @@ def shown(status: dict[str, Any], scope: str, capsys: pytest.CaptureFixture[str]
     return [" ".join(line.replace("│", " ").split()) for line in text.splitlines()]
 
 
+def test_a_stopped_trainer_is_shown_as_stopped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    scene = MailScene(2, **SIZES)
+
+    async def main() -> None:
+        scene.cluster.trainers[1].state = "stopped"
+        states = [node.state() for node in scene.cluster.nodes]
+        rows = [shown(state, "daemon", capsys) for state in states]
+        assert [state["trainer_state"] for state in states] == ["running", "stopped"]
+        assert any(" 1001 (stopped) " in row for row in rows[1]), rows
+        assert not any("stopped" in row for row in rows[0])
+
+    scene.run(main)
+
+
 def test_collectives_messages_and_groups_in_flight_are_listed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ringd.daemon.mesh import Place
 from ringd.daemon.node import Node
-from ringd.daemon.trainer_state import TrainerState
+from ringd.daemon.trainer_state import State, TrainerState
 from ringd.engine.engine import Engine, EngineOptions, Local
 from ringd.errors import RingdError
 from ringd.rendezvous.service import RendezvousService
@@ -74,6 +74,9 @@ class Rank:
 
     def inspect(self, callback: Callable[[TrainerState], None]) -> None:
         asyncio.get_running_loop().call_soon(callback, TrainerState(self.pid, "running"))
+
+    def process_state(self) -> State:
+        return "running"
 
     def call(
         self,

@@ -18,6 +18,13 @@ def test_a_torch_script_is_told_of_no_call_that_it_has_not(ours: str) -> None:
     assert text.endswith(" (So it is.)")
 
 
+def test_the_launcher_is_called_by_its_name() -> None:
+    told = advice.for_torch(advice.REFORM, {}, "ringd run")
+    assert "the launcher starts its rank anew (ringd run --max-restarts N" in told
+    assert "torchrun" not in told
+    assert "(torchrun --max-restarts)" in advice.for_torch(advice.REFORM, {})
+
+
 def test_the_engines_texts_are_those_that_are_replaced() -> None:
     lost = failures.peer_lost(2, case="trainer died", detail="signal 9", epoch=1)
     assert "Call reform() to go on without rank 2" in str(lost)

@@ -16,6 +16,7 @@ from typing import Any, Final
 from torch.distributed import DistBackendError
 
 from ringd import errors  # none of its names here: they are those of the twins
+from ringd.config import environment
 from ringd.wire import advice
 from ringd.wire.bounds import words
 
@@ -32,13 +33,20 @@ def for_torch(error: errors.RingdError) -> errors.RingdError:
     cls = type(error)
     if issubclass(cls, DistBackendError):
         return error.copy()
-    message = advice.for_torch(error.message, error.fields)
+    message = advice.for_torch(error.message, error.fields, _launcher())
     if isinstance(error, errors.CollectiveTimeoutError):
         for ours, torchs in _LIMITS:
             message = message.replace(ours, torchs)
     made = _twin_of(cls)(message, **error.fields)
     made.__cause__ = error.__cause__
     return made
+
+
+def _launcher() -> str:
+    """Who starts ranks anew here; torchrun's may run inside of ringd's."""
+    given = environment.snapshot()
+    ours = environment.variable("rank") in given and "TORCHELASTIC_RUN_ID" not in given
+    return "ringd run" if ours else "torchrun"
 
 
 def _twin_of(cls: type[errors.RingdError]) -> type[errors.RingdError]:
