@@ -33,6 +33,7 @@ class Group:
         returned: the calls of rooted operations that returned here, perhaps too early to know.
         broken: why no further call of all members can complete, if so.
         goodbye: whether that is a goodbye only: messages among the others go on.
+        refused: whether a call was refused because of that.
         left: ranks (of the world) that said goodbye, and the seq from which on they take no part.
         origin: the number of its parent, and of the call there that made it.
         last_done: the highest seq that completed here; -1: none.
@@ -55,6 +56,7 @@ class Group:
     returned: OrderedDict[int, OpSpec] = field(default_factory=OrderedDict)
     broken: RingdError | None = None
     goodbye: bool = False
+    refused: bool = False
     left: dict[int, int] = field(default_factory=dict)
     origin: tuple[int, int] = (-1, -1)
     last_done: int = -1
@@ -74,6 +76,12 @@ class Group:
         """No further call can complete. The first cause stands; but a goodbye yields to a loss."""
         if self.broken is None or (self.goodbye and not goodbye):
             self.broken, self.goodbye = error, goodbye
+
+    def first_refusal(self) -> bool:
+        """Whether this is the first call that is refused because the group is over."""
+        first = self.broken is not None and not self.refused
+        self.refused = self.refused or first
+        return first
 
     def remember(self, seq: int, error: RingdError) -> None:
         """Store the verdict on an operation, for late entrants."""
@@ -121,6 +129,6 @@ class Group:
         self.returned.clear()
         self.left.clear()
         self.pending = self.broken = None
-        self.goodbye = False
+        self.goodbye = self.refused = False
         self.last_done, self.first_cut = -1, None
         self.agreed = self.agree_cut = None

@@ -21,7 +21,7 @@ KEPT_FILES = 8
 DELAY_S = 0.25
 """Between a failure and its dump: what fails by the same cause is in it, and errors go first."""
 EVERY_S = 10.0
-"""Failures do not make a daemon write more often than this."""
+"""Failures do not make a daemon write more often than this, but for once at the end of an epoch."""
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
@@ -107,10 +107,14 @@ class Dumper:
         )
         self._thread.start()
 
-    def close(self) -> None:
-        """The daemon ends: what is due is written at once."""
+    def epoch_ends(self) -> None:
+        """The next epoch is about to begin: what is due of this one is written under its name."""
         if self._timer is not None:
             self.dump("failure")
+
+    def close(self) -> None:
+        """The daemon ends: what is due is written at once."""
+        self.epoch_ends()
         if self._thread is not None:
             self._thread.join()
 
