@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import uvloop
 
@@ -25,6 +26,7 @@ from ringd.daemon.watch import ProcessWatch
 from ringd.engine.engine import EngineOptions
 from ringd.errors import AddressInUseError, ConfigError
 from ringd.kernels import TorchLoader
+from ringd.observe import kept
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
 from ringd.observe.dump_file import Dumper
@@ -152,8 +154,8 @@ async def _daemon(loaded: Loaded) -> None:
     dumper = Dumper(
         loop,
         lambda reason: node.snapshot(reason),
-        settings.dump_dir or loaded.socket_path.parent,
-        log,
+        log=log,
+        **_dump_place(loaded),
     )
     node = Node(
         loop=loop,
@@ -192,6 +194,17 @@ async def _daemon(loaded: Loaded) -> None:
         dumper.close()
         if recorder is not None:
             recorder.close()
+
+
+def _dump_place(loaded: Loaded) -> dict[str, Any]:
+    """Where a Dumper's files go: beside our socket, unless a setting says otherwise; for a parent
+    that has no folder of its own into one of the job, which ``last-failure`` then shows."""
+    settings = loaded.settings
+    if settings.dump_dir is not None:
+        return {"folder": settings.dump_dir}
+    if settings.parent_pid is None:
+        return {"folder": loaded.socket_path.parent}
+    return {"folder": loaded.runtime_dir / kept.FAILURES / settings.job_id, "publish": kept.publish}
 
 
 async def _serve(

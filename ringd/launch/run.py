@@ -33,7 +33,7 @@ from ringd.launch.terminal import Terminal
 from ringd.launch.writer import LogStream
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
-from ringd.observe.dumps import LAST_FAILURE
+from ringd.observe.kept import LAST_FAILURE
 from ringd.observe.status_view import ask
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address

@@ -16,6 +16,8 @@ from ringd.config.folders import make_folders
 from ringd.observe.flight import Snapshot
 
 PATTERN = "flight-rank*.json"
+FAILURE = "failure"
+"""The reason of a dump that a daemon makes by itself."""
 KEPT_FILES = 8
 """Files of one rank in a folder, one per epoch; older ones make room."""
 DELAY_S = 0.25
@@ -73,6 +75,7 @@ class Dumper:
     Args:
         take: gives a snapshot; its argument is the reason.
         folder: where the files go.
+        publish: called with the folder after a dump because of a failure; may raise OSError.
     """
 
     def __init__(
@@ -81,11 +84,13 @@ class Dumper:
         take: Callable[[str], Snapshot],
         folder: Path,
         log: logging.Logger,
+        publish: Callable[[Path], None] | None = None,
     ) -> None:
         self._loop = loop
         self._take = take
         self._folder = folder
         self._log = log
+        self._publish = publish
         self._next_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
@@ -94,7 +99,7 @@ class Dumper:
         """Something failed: a dump follows, at most one in EVERY_S. Cheap, and may come often."""
         if self._timer is None:
             due = max(self._loop.time() + DELAY_S, self._next_at)
-            self._timer = self._loop.call_at(due, self.dump, "failure")
+            self._timer = self._loop.call_at(due, self.dump, FAILURE)
 
     def dump(self, reason: str) -> None:
         """Write one now."""
@@ -110,7 +115,7 @@ class Dumper:
     def epoch_ends(self) -> None:
         """The next epoch is about to begin: what is due of this one is written under its name."""
         if self._timer is not None:
-            self.dump("failure")
+            self.dump(FAILURE)
 
     def close(self) -> None:
         """The daemon ends: what is due is written at once."""
@@ -126,6 +131,8 @@ class Dumper:
     def _write(self, snapshot: Snapshot) -> None:
         try:
             path = write(snapshot.document(), self._folder)
+            if self._publish is not None and snapshot.head["reason"] == FAILURE:
+                self._publish(self._folder)
         except OSError as exc:
             self._log.warning("the flight recorder's dump can't be written: %s", exc)
         else:

@@ -10,10 +10,9 @@ from typing import Any
 from ringd.errors import InvalidArgumentError
 from ringd.observe.dump_file import PATTERN
 from ringd.observe.flight import FORMAT, VERSION
+from ringd.observe.kept import LAST_FAILURE
 from ringd.observe.records import GroupView, Loss, Op, RankDump
 
-LAST_FAILURE = "last-failure"
-"""The folder, among the user's runtime files, in which ``ringd run`` keeps a failed job's dumps."""
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 _NAME = "name a file of ringd dump"
@@ -36,7 +35,8 @@ def read(paths: Iterable[Path]) -> list[RankDump]:
 
 
 def last_failure(runtime_dir: Path) -> Path:
-    """The folder with the dumps of the last job of ``ringd run`` that failed here.
+    """The folder with the dumps of the last job of ``ringd run``, or of a torch script whose ranks
+    started their own daemons, that failed here.
 
     Raises:
         InvalidArgumentError: there is none.

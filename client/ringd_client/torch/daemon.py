@@ -25,7 +25,6 @@ from typing import Any, Final, Self
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ringd.config import environment
-from ringd.config.folders import make_folders
 from ringd.errors import ConfigError, RendezvousError, RingdError
 from ringd_client._launch import Launch, launch_of
 from ringd_client.torch import store as stores
@@ -246,21 +245,9 @@ def _told(plan: dict[str, Any], rank: int, size: int, until: float) -> OwnDaemon
         "embed_rendezvous": rank == 0,
         "socket": path,
         "join_timeout_s": min(max(until - time.monotonic(), 1.0), 86400.0),
-        "dump_dir": _dumps(),
         "log_level": given.get(environment.variable("log_level")) or LOG_LEVEL,
     }
     if "secret" in plan:
         settings |= {"secret": plan["secret"], "secret_file": None}
     ahead.tell(settings)
     return OwnDaemon((plan["job"], rank, size), path, ahead.process, os.getpid())
-
-
-def _dumps() -> Path | None:
-    """Where flight recorders go; None: where the settings say."""
-    given = environment.snapshot()
-    if given.get(environment.variable("dump_dir")):
-        return Path(given[environment.variable("dump_dir")])
-    folder = environment.runtime_dir(given) / "last-failure"
-    with contextlib.suppress(OSError, ConfigError):
-        make_folders(folder)
-    return folder
