@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -31,10 +33,19 @@ steps = rounds of the algorithm; frames = what the busiest rank sent per operati
 GB/s: 10⁹ bytes per second; {NO_P99}"""
 
 
+PLAIN_EVERY_S = 10.0
+"""How often a line says how far a bench is whose standard error is no terminal."""
+
+
 @contextlib.contextmanager
-def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A progress bar on stderr; quiet when that is no terminal."""
+def progress(
+    total: int, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Callable[[str], None]]:
+    """A progress bar on stderr; a line now and then where that is no terminal."""
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain_progress(total, clock)
+        return
     with Progress(
         TextColumn("{task.description:24}"),
         BarColumn(),
@@ -42,7 +53,6 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
         TimeRemainingColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal,
     ) as bar:
         task = bar.add_task("starting workers", total=total)
 
@@ -50,6 +60,20 @@ def progress(total: int) -> Iterator[Callable[[str], None]]:
             bar.update(task, advance=1, description=text)
 
         yield step
+
+
+def _plain_progress(total: int, clock: Callable[[], float]) -> Callable[[str], None]:
+    done, due = 0, clock() + PLAIN_EVERY_S
+    print(f"ringd bench: {total} measurements; starting workers", file=sys.stderr, flush=True)
+
+    def step(text: str) -> None:
+        nonlocal done, due
+        done += 1
+        if clock() >= due:
+            due = clock() + PLAIN_EVERY_S
+            print(f"ringd bench: {done} of {total}: {text}", file=sys.stderr, flush=True)
+
+    return step
 
 
 def table_for(

@@ -16,8 +16,8 @@ def explain(
         list[Path] | None,
         typer.Argument(
             metavar="[DUMPS...]",
-            help="Files of ringd dump, or folders of them. Without any: those of the last failure "
-            "under ringd run here.",
+            help="Files of ringd dump, or folders of them; of several jobs the newest counts. "
+            "Without any: those of the last failure here.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -68,7 +68,8 @@ class Settings:
             they are not copied at each call.
         accounting: a file that gets one JSON line per operation and rank.
         dump_dir: where a daemon writes its flight recorder after a failure and on SIGUSR1; unset:
-            beside its Unix socket.
+            beside its Unix socket, or if a program started it (parent_pid), in a folder of the job
+            that ``last-failure`` shows.
         stack_signal: a real-time signal that the client takes, so that its daemon can say where
             its trainer is while others wait for it; 0 is off.
         log_level: the least severe level that is logged.

@@ -10,6 +10,7 @@ import secrets
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import uvloop
 
@@ -25,7 +26,7 @@ from ringd.daemon.watch import ProcessWatch
 from ringd.engine.engine import EngineOptions
 from ringd.errors import AddressInUseError, ConfigError
 from ringd.kernels import TorchLoader
-from ringd.observe import dump_file
+from ringd.observe import dump_file, kept
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
 from ringd.observe.dump_file import Dumper
@@ -192,9 +193,9 @@ async def _daemon(loaded: Loaded) -> None:
     dumper = Dumper(
         loop,
         lambda reason: node.snapshot(reason),
-        settings.dump_dir or loaded.socket_path.parent,
-        log,
-        _dumps_setting(loaded),
+        log=log,
+        setting=_dumps_setting(loaded),
+        **_dump_place(loaded),
     )
     node = Node(
         loop=loop,
@@ -210,6 +211,7 @@ async def _daemon(loaded: Loaded) -> None:
         log=log,
         recorder=recorder,
         on_failure=dumper.on_failure,
+        on_next_epoch=dumper.epoch_ends,
         bring_torch=TorchLoader().start,
         arena_limit_bytes=settings.arena_limit_bytes or 0,
         agent=AgentSettings(heartbeat_s=settings.heartbeat_s, dead_after_s=settings.dead_after_s),
@@ -249,8 +251,19 @@ def _dumps_setting(loaded: Loaded) -> str:
     """What says where dumps go, and where it was set."""
     folder, origin = loaded.settings.dump_dir, loaded.origin["dump_dir"]
     if folder is None:
-        return "dump_dir is not set: beside the socket"
+        return "dump_dir is not set"
     return f"dump_dir = {str(folder)!r}, {origin}"
+
+
+def _dump_place(loaded: Loaded) -> dict[str, Any]:
+    """Where a Dumper's files go: beside our socket, unless a setting says otherwise; for a parent
+    that has no folder of its own into one of the job, which ``last-failure`` then shows."""
+    settings = loaded.settings
+    if settings.dump_dir is not None:
+        return {"folder": settings.dump_dir}
+    if settings.parent_pid is None:
+        return {"folder": loaded.socket_path.parent}
+    return {"folder": loaded.runtime_dir / kept.FAILURES / settings.job_id, "publish": kept.publish}
 
 
 async def _serve(

@@ -79,6 +79,7 @@ class Node:
         agent: intervals of the control connection.
         office: how this node is the rendezvous, if it is or comes to be.
         on_failure: told of whatever goes wrong, perhaps often, for a dump of the flight recorder.
+        on_next_epoch: told when the next epoch begins, before anything of this one is gone.
         info: what a status shows of this daemon; by default, of this process.
     """
 
@@ -96,6 +97,7 @@ class Node:
         log: logging.Logger,
         recorder: Recorder | None = None,
         on_failure: Callable[[], None] | None = None,
+        on_next_epoch: Callable[[], None] | None = None,
         bring_torch: Callable[[], None] | None = None,
         arena_limit_bytes: int = 0,
         agent: AgentSettings | None = None,
@@ -108,6 +110,7 @@ class Node:
         self.world_size = credentials.world_size
         self._recorder = recorder
         self._on_failure = on_failure or (lambda: None)
+        self._on_next_epoch = on_next_epoch or (lambda: None)
         self._job_id = credentials.job_id
         self.flight = FlightRecorder()
         self._arena_limit_bytes = arena_limit_bytes
@@ -319,7 +322,7 @@ class Node:
             self._on_failure()
 
     def call_void(self, group: Group, spec: OpSpec, seq: int, error: RingdError) -> None:
-        """A call ended before it began."""
+        """A call ended before it began, or is the first that a group refused which is over."""
         self.flight.record_void(group, spec, seq, error)
         self._on_failure()
 
@@ -343,6 +346,7 @@ class Node:
 
     def on_start(self, start: Start) -> None:
         """An epoch begins, and our trainer takes part in it."""
+        self._on_next_epoch()
         pid = None if self._trainer is None else self._trainer.pid
         self.flight.begin_epoch(start.epoch, pid, self.engine.world.broken)
         addresses = self._mesh.members

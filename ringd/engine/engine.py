@@ -99,7 +99,8 @@ class Surroundings(Protocol):
         """For the accounting and the flight recorder."""
 
     def call_void(self, group: Group, spec: OpSpec, seq: int, error: RingdError) -> None:
-        """A call took its place in the order and ended before it began."""
+        """A call ended before it began: its place was void, or it is the first on a group that is
+        over, which has no place in the order any more."""
 
     def post_ended(self, post: Post, error: RingdError | None) -> None:
         """A send or a receive ended."""
@@ -219,7 +220,7 @@ class Engine:
         seq = group.next_seq
         stopped = self.endings.obstacle(group)
         if stopped is not None:
-            if group.next_seq > seq:
+            if group.next_seq > seq or group.first_refusal():
                 self._surroundings.call_void(group, spec, seq, stopped)
             on_done(stopped, None)
             return

@@ -35,6 +35,7 @@ class Group:
         broken: why no further call of all members can complete, if so.
         void: other members do not have it; it waits to be freed.
         goodbye: whether that is a goodbye only: messages among the others go on.
+        refused: whether a call was refused because of that.
         left: ranks (of the world) that said goodbye, and the seq from which on they take no part.
         origin: the number of its parent, and of the call there that made it.
         last_done: the highest seq that completed here; -1: none.
@@ -58,6 +59,7 @@ class Group:
     broken: RingdError | None = None
     void: bool = False
     goodbye: bool = False
+    refused: bool = False
     left: dict[int, int] = field(default_factory=dict)
     origin: tuple[int, int] = (-1, -1)
     last_done: int = -1
@@ -82,6 +84,12 @@ class Group:
         """That a rank said goodbye before the call with this number; None: nobody did."""
         gone = (rank for rank, seq_left in self.left.items() if seq >= seq_left)
         return next((failures.left_before(self, rank) for rank in gone), None)
+
+    def first_refusal(self) -> bool:
+        """Whether this is the first call that is refused because the group is over."""
+        first = self.broken is not None and not self.refused
+        self.refused = self.refused or first
+        return first
 
     def remember(self, seq: int, error: RingdError) -> None:
         """Store the verdict on an operation, for late entrants."""
@@ -129,6 +137,6 @@ class Group:
         self.returned.clear()
         self.left.clear()
         self.pending = self.broken = None
-        self.goodbye = False
+        self.goodbye = self.refused = False
         self.last_done, self.first_cut = -1, None
         self.agreed = self.agree_cut = None

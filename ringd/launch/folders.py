@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import tempfile
 from collections.abc import Sequence
@@ -10,8 +9,7 @@ from pathlib import Path
 
 from ringd.config.folders import make_runtime_folder, unusable
 from ringd.config.values import MAX_SOCKET_PATH_BYTES
-
-_SWAP_TRIES = 100
+from ringd.observe.kept import swap_in
 
 
 def make_job_folder(folder: Path, n: int) -> None:
@@ -50,12 +48,4 @@ def keep(files: Sequence[Path], kept: Path) -> None:
         fresh.mkdir(mode=0o700)
         for file in files:
             file.rename(fresh / file.name)
-        for attempt in range(_SWAP_TRIES):
-            try:
-                fresh.rename(kept)
-                return
-            except OSError:  # something is there: a full folder, a file
-                if attempt == _SWAP_TRIES - 1:
-                    raise
-            with contextlib.suppress(FileNotFoundError):  # another job was quicker
-                kept.rename(Path(draft, f"old{attempt}"))
+        swap_in(fresh, kept, Path(draft))

@@ -33,7 +33,7 @@ from ringd.launch.terminal import Terminal
 from ringd.launch.writer import LogStream
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
-from ringd.observe.dumps import LAST_FAILURE
+from ringd.observe.kept import LAST_FAILURE
 from ringd.observe.status_view import ask
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
@@ -47,6 +47,7 @@ SURVIVOR_GRACE_S = 3.0
 LOOK_EVERY_S = 0.5
 VERDICT_S = 2.0
 """How long the launcher looks for whose failure it was, before it says the end of the job."""
+FAILURE, SURVIVED, BEFORE = "this failure", "a fault that was survived", "what failed before that"
 NOT_FORMED = 3
 DAEMON_FAILED = 4
 _WAITING_STEPS: tuple[tuple[int, float], ...] = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0))
@@ -105,8 +106,12 @@ def _enough_ports(n: int, loaded: Loaded) -> None:
         )
 
 
-def _keep_dumps(folder: Path) -> None:
-    """What the flight recorders wrote of a failure outlives the job, until the next one fails."""
+def _keep_dumps(folder: Path, what: str = FAILURE) -> None:
+    """What the flight recorders wrote of a failure outlives the job, until the next one fails.
+
+    Args:
+        what: went wrong, for the log.
+    """
     dumps = sorted(folder.glob("flight-rank*.json"))
     if not dumps:
         return
@@ -114,9 +119,9 @@ def _keep_dumps(folder: Path) -> None:
     try:
         folders.keep(dumps, kept)
     except OSError as exc:  # the job's own exit code matters more
-        log.warning("flight recorders of this failure can't be kept in %s: %s", kept, exc.strerror)
+        log.warning("flight recorders of %s can't be kept in %s: %s", what, kept, exc.strerror)
     else:
-        log.info("flight recorders of this failure: ringd explain %s/*.json", kept)
+        log.info("flight recorders of %s: ringd explain %s/*.json", what, kept)
 
 
 def _set_up_log(loaded: Loaded, stream: TextIO | None = None) -> None:
@@ -186,6 +191,7 @@ async def _run(
     )
     host, _ = settings.rendezvous_listen()
     service = None
+    end = _End(1)  # an exception
     if settings.embed_rendezvous:
         address = Address(host, _free_port(host))
     else:
@@ -200,13 +206,15 @@ async def _run(
         await children.open(job.folder)
         crew = Crew(job, children, command, address, max_restarts)
         await crew.start()
-        return await _watch(children, crew, told, partial(_status, job, service))
+        end = await _watch(children, crew, told, partial(_status, job, service))
+        return end.code
     finally:
         await children.end(list(children.running), DAEMON_STEPS)
         try:
             if service is not None:
                 await service.stop()
-            _keep_dumps(job.folder)
+            if not end.interrupted:  # what our ending the trainers makes them write is no failure's
+                _keep_dumps(job.folder, FAILURE if end.code else SURVIVED)
         finally:
             await children.close()  # last: the warden removes the folder when it ends
 
@@ -232,7 +240,23 @@ async def _status(job: Job, service: RendezvousService | None) -> dict[str, Any]
     return {}
 
 
-async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], status: Status) -> int:
+@dataclasses.dataclass(frozen=True, slots=True)
+class _End:
+    """How a job ended: the launcher's exit code, and whether a signal told it to."""
+
+    code: int
+    interrupted: bool = False
+
+
+async def _interrupted(number: int, crew: Crew) -> _End:
+    """A signal came: end the trainers, and keep what was dumped of failures before that."""
+    log.warning("interrupted (%s); ending the job", signal.Signals(number).name)
+    _keep_dumps(crew.job.folder, BEFORE)
+    await crew.children.end(crew.trainers, _INTERRUPT_STEPS)
+    return _End(128 + number, interrupted=True)
+
+
+async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], status: Status) -> _End:
     """Until all trainers ended well, one failed that is needed, or a signal came."""
     trainers, daemons = crew.trainers, crew.daemons
     signalled = asyncio.create_task(told.get())
@@ -247,8 +271,7 @@ async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], statu
                 with contextlib.suppress(asyncio.CancelledError):
                     await ended
             if signalled.done():
-                await children.end(trainers, _INTERRUPT_STEPS)
-                return 128 + signalled.result()
+                return await _interrupted(signalled.result(), crew)
             just_ended = [] if ended.cancelled() else ended.result()
             failure, steps = 0, _FAILURE_STEPS
             for child, code in just_ended:
@@ -265,9 +288,9 @@ async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], statu
                 logging.getLogger("ringd.rendezvous").setLevel(logging.ERROR)
                 await children.end(trainers, steps)
                 by_trainer = all(child in trainers for child, _ in just_ended)
-                return (by_trainer and await _first_to_fail(crew, status)) or failure
+                return _End((by_trainer and await _first_to_fail(crew, status)) or failure)
         await children.end(daemons, DAEMON_STEPS)
-        return 0
+        return _End(0)
     finally:
         signalled.cancel()
 

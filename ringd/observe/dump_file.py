@@ -16,12 +16,14 @@ from ringd.config.folders import make_folders
 from ringd.observe.flight import Snapshot
 
 PATTERN = "flight-rank*.json"
+FAILURE = "failure"
+"""The reason of a dump that a daemon makes by itself."""
 KEPT_FILES = 8
 """Files of one rank in a folder, one per epoch; older ones make room."""
 DELAY_S = 0.25
 """Between a failure and its dump: what fails by the same cause is in it, and errors go first."""
 EVERY_S = 10.0
-"""Failures do not make a daemon write more often than this."""
+"""Failures do not make a daemon write more often than this, but for once at the end of an epoch."""
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
@@ -86,6 +88,7 @@ class Dumper:
         take: gives a snapshot; its argument is the reason.
         folder: where the files go.
         setting: what says so, for the text where they can't be written.
+        publish: called with the folder after a dump because of a failure; may raise OSError.
     """
 
     def __init__(
@@ -95,12 +98,14 @@ class Dumper:
         folder: Path,
         log: logging.Logger,
         setting: str = "dump_dir",
+        publish: Callable[[Path], None] | None = None,
     ) -> None:
         self._loop = loop
         self._take = take
         self._folder = folder
         self._log = log
         self._setting = setting
+        self._publish = publish
         self._next_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._thread: threading.Thread | None = None
@@ -109,7 +114,7 @@ class Dumper:
         """Something failed: a dump follows, at most one in EVERY_S. Cheap, and may come often."""
         if self._timer is None:
             due = max(self._loop.time() + DELAY_S, self._next_at)
-            self._timer = self._loop.call_at(due, self.dump, "failure")
+            self._timer = self._loop.call_at(due, self.dump, FAILURE)
 
     def dump(self, reason: str) -> None:
         """Write one now."""
@@ -122,10 +127,14 @@ class Dumper:
         )
         self._thread.start()
 
+    def epoch_ends(self) -> None:
+        """The next epoch is about to begin: what is due of this one is written under its name."""
+        if self._timer is not None:
+            self.dump(FAILURE)
+
     def close(self) -> None:
         """The daemon ends: what is due is written at once."""
-        if self._timer is not None:
-            self.dump("failure")
+        self.epoch_ends()
         if self._thread is not None:
             self._thread.join()
 
@@ -137,6 +146,8 @@ class Dumper:
     def _write(self, snapshot: Snapshot) -> None:
         try:
             path = write(snapshot.document(), self._folder)
+            if self._publish is not None and snapshot.head["reason"] == FAILURE:
+                self._publish(self._folder)
         except OSError as exc:
             self._log.warning(
                 "the flight recorder's dump can't be written (%s): %s", self._setting, exc

@@ -10,10 +10,9 @@ from typing import Any
 from ringd.errors import InvalidArgumentError
 from ringd.observe.dump_file import PATTERN
 from ringd.observe.flight import FORMAT, VERSION
-from ringd.observe.records import GroupView, Op, RankDump
+from ringd.observe.kept import LAST_FAILURE
+from ringd.observe.records import GroupView, Loss, Op, RankDump
 
-LAST_FAILURE = "last-failure"
-"""The folder, among the user's runtime files, in which ``ringd run`` keeps a failed job's dumps."""
 MAX_FILE_BYTES = 64 * 1024 * 1024
 
 _NAME = "name a file of ringd dump"
@@ -36,7 +35,8 @@ def read(paths: Iterable[Path]) -> list[RankDump]:
 
 
 def last_failure(runtime_dir: Path) -> Path:
-    """The folder with the dumps of the last job of ``ringd run`` that failed here.
+    """The folder with the dumps of the last job of ``ringd run``, or of a torch script whose ranks
+    started their own daemons, that failed here.
 
     Raises:
         InvalidArgumentError: there is none.
@@ -93,6 +93,25 @@ def parse(document: Any) -> RankDump:
         operations=tuple(_operation(o) for o in document["operations"]),
         forgotten=int(document["forgotten"]),
         broken=None if document["broken"] is None else str(document["broken"]),
+        losses=_losses(document),
+    )
+
+
+def _losses(document: Mapping[str, Any]) -> dict[int, Loss]:
+    """By epoch; dumps of earlier versions do not have them."""
+    told = {int(e["epoch"]): e.get("lost") for e in document["epochs"]}
+    told[int(document["epoch"])] = document.get("lost")
+    return {epoch: _loss(data) for epoch, data in told.items() if data is not None}
+
+
+def _loss(data: Mapping[str, Any]) -> Loss:
+    file, line = str(data["file"]), int(data["line"])
+    return Loss(
+        rank=int(data["rank"]),
+        case=str(data["case"]),
+        detail=str(data["detail"]),
+        place=f"{file}:{line}" if file else "",
+        partial=bool(data["partial"]),
     )
 
 

@@ -8,15 +8,17 @@ came before it was overcome.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ringd.errors import InvalidArgumentError
-from ringd.observe.records import DONE, FAILED, IN_FLIGHT, Op, RankDump
+from ringd.observe.records import DONE, FAILED, IN_FLIGHT, Loss, Op, RankDump
 from ringd.vocabulary import ANY_SOURCE, RECV, SEND
 
 NEVER, LEFT, NO_DUMP = "never entered", "left", "no dump"
 FORGOTTEN, OLDER = "forgotten", "dump is older"
 _ABSENT = (NEVER, LEFT)
+_FOLLOWS_A_LOSS = ("peer_lost", "membership_changed")
+"""Errors of calls that a loss, or a wish for the next epoch, cut short."""
 
 MISMATCH, MISSING, ERROR, UNFINISHED, BEHIND = (
     "mismatch", "never entered", "failed", "unfinished", "behind",
@@ -95,9 +97,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the dumps say together, of their last epoch.
+    """What the dumps say together, of one epoch: the last one, or if nothing went wrong in it the
+    last one in which something did.
 
     Attributes:
+        last_epoch: the last one.
+        loss: of whom, if that ended the epoch.
+        ended: what else did, in words.
+        others: other jobs of which there are dumps, with their world sizes; this one's are newer.
         dumps: one per rank; missing: the ranks of which there is none.
         partings: by group and seq; messages: sends and receives that are stuck.
         headline: the parting to look at first, if there is one.
@@ -115,54 +122,138 @@ class Report:
     headline: Parting | None
     chain: tuple[int, ...]
     circle: bool
+    last_epoch: int = 0
+    loss: Loss | None = None
+    ended: str = ""
+    others: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def loss_came_first(self) -> bool:
+        """Whether what failed in the headline failed because of the loss."""
+        if self.loss is None:
+            return False
+        open_one = self.headline if self.headline and not self.headline.overcome else None
+        return open_one is None or _follows_a_loss(open_one.entries)
 
 
 def explain(dumps: Sequence[RankDump]) -> Report:
-    """Lay the ranks' dumps side by side; of several of one rank the newest counts.
+    """Lay the ranks' dumps side by side; of several jobs the one with the newest dump counts.
 
     Raises:
-        InvalidArgumentError: there is none, or they are of different jobs.
+        InvalidArgumentError: there is none.
     """
-    if len({(d.job_id, d.world_size) for d in dumps}) != 1:
-        jobs = ", ".join(sorted({f"{d.job_id} ({d.world_size} ranks)" for d in dumps}))
-        raise InvalidArgumentError(f"dumps of one job are wanted; these are of: {jobs or 'none'}")
-    newest: dict[int, RankDump] = {}
-    for dump in sorted(dumps, key=lambda d: d.taken_at):
-        newest[dump.rank] = dump
+    if not dumps:
+        raise InvalidArgumentError("no dump is here; name files of ringd dump, or folders of them")
+    newest = max(dumps, key=lambda dump: dump.taken_at)
+    job = (newest.job_id, newest.world_size)
+    others = sorted({(d.job_id, d.world_size) for d in dumps} - {job})
+    own = [dump for dump in dumps if (dump.job_id, dump.world_size) == job]
+    return replace(_latest(own), others=tuple(others))
+
+
+def _latest(dumps: Sequence[RankDump]) -> Report:
+    """Of the last epoch; if nothing went wrong in it, of the last one in which something did."""
+    newest = {d.rank: d for d in sorted(dumps, key=lambda dump: dump.taken_at)}
     used = [op.epoch for dump in newest.values() for op in dump.operations]
-    epoch = max(used, default=max(dump.epoch for dump in newest.values()))
-    current = {rank: dump for rank, dump in newest.items() if dump.epoch >= epoch}
-    world_size = dumps[0].world_size
-    partings = tuple(_partings(current, epoch))
+    last = max(used, default=max(dump.epoch for dump in newest.values()))
+    report = _of_epoch(newest, last)
+    if _is_wrong(report):
+        return report
+    ended = {epoch for dump in dumps for epoch in dump.losses} | {dump.epoch for dump in dumps}
+    earlier = ended | {op.epoch for dump in dumps for op in dump.operations}
+    for epoch in sorted((e for e in earlier if e < last), reverse=True):
+        before = _of_epoch(_best_of(dumps, epoch), epoch)
+        if before.loss is not None or _has_failed(before):
+            return replace(before, last_epoch=last)
+    return report
+
+
+def _of_epoch(dumps: Mapping[int, RankDump], epoch: int) -> Report:
+    """What these say of an epoch."""
+    any_dump = next(iter(dumps.values()))
+    current = {rank: dump for rank, dump in dumps.items() if _knows(dump, epoch)}
+    loss = _loss(current, epoch)
+    partings = tuple(_partings(current, epoch, _dead(loss)))
     headline = _headline(partings)
     chain, circle = _chain(_waits(current, epoch, headline))
     if circle and not any(_is_waiting(current[rank], epoch) for rank in chain):
         chain, circle = (), False  # they did wait so, until the call failed
+    broken = [dump.broken for dump in current.values() if dump.epoch == epoch and dump.broken]
     return Report(
-        job_id=dumps[0].job_id,
-        world_size=world_size,
+        job_id=any_dump.job_id,
+        world_size=any_dump.world_size,
         epoch=epoch,
-        dumps=tuple(newest[rank] for rank in sorted(newest)),
-        missing=tuple(sorted(set(range(world_size)) - newest.keys())),
+        dumps=tuple(dumps[rank] for rank in sorted(dumps)),
+        missing=tuple(sorted(set(range(any_dump.world_size)) - dumps.keys())),
         partings=partings,
         messages=tuple(_messages(current, epoch))[:MAX_MESSAGES],
         headline=headline,
         chain=chain,
         circle=circle,
+        last_epoch=epoch,
+        loss=loss,
+        ended=broken[0] if broken else "",
     )
+
+
+def _knows(dump: RankDump, epoch: int) -> bool:
+    """Whether a dump can say anything of an epoch: a daemon may have been started after it."""
+    of_epoch = epoch in dump.losses or any(known == epoch for known, _ in dump.groups)
+    return dump.epoch == epoch or (dump.epoch > epoch and of_epoch)
+
+
+def _best_of(dumps: Sequence[RankDump], epoch: int) -> dict[int, RankDump]:
+    """Each rank's dump that says most of an epoch: one of its own, else of the next after it."""
+
+    def worth(dump: RankDump) -> tuple[bool, int, float]:
+        reaches = dump.epoch >= epoch
+        return reaches, -dump.epoch if reaches else dump.epoch, dump.taken_at
+
+    return {dump.rank: dump for dump in sorted(dumps, key=worth)}
+
+
+def _loss(dumps: Mapping[int, RankDump], epoch: int) -> Loss | None:
+    """Who was lost in it; what the rendezvous said counts more than one rank's own view."""
+    told = [dump.losses[epoch] for _, dump in sorted(dumps.items()) if epoch in dump.losses]
+    return min(told, key=lambda loss: loss.partial, default=None)
+
+
+def _is_wrong(report: Report) -> bool:
+    headline = report.headline
+    parted = headline is not None and headline.kind != BEHIND
+    return parted or bool(report.messages) or report.loss is not None
+
+
+def _has_failed(report: Report) -> bool:
+    """Whether a call failed there that was not only cut short by the next epoch."""
+    entries = report.headline.entries if report.headline is not None else ()
+    ops = [entry.op for entry in entries if entry.op is not None]
+    ops += [message.op for message in report.messages]
+    return any(op.state == FAILED and op.error != "membership_changed" for op in ops)
+
+
+def _follows_a_loss(entries: Sequence[Entry]) -> bool:
+    states = {entry.state for entry in entries}
+    errors = {entry.op.error for entry in entries if entry.op is not None} - {None}
+    return IN_FLIGHT not in states and bool(errors) and errors.issubset(_FOLLOWS_A_LOSS)
 
 
 # Collectives
 
 
-def _partings(dumps: Mapping[int, RankDump], epoch: int) -> Iterator[Parting]:
+def _dead(loss: Loss | None) -> int | None:
+    """The rank whose program made no call after its daemon's dump, as it was gone."""
+    return loss.rank if loss is not None and loss.case.startswith("trainer") else None
+
+
+def _partings(dumps: Mapping[int, RankDump], epoch: int, dead: int | None) -> Iterator[Parting]:
     members: dict[int, tuple[int, ...]] = {}
     for dump in dumps.values():
         for (of_epoch, group), view in dump.groups.items():
             if of_epoch == epoch:
                 members[group] = view.ranks
     for group, ranks in sorted(members.items()):
-        columns = {r: _Column(dumps.get(r), epoch, group) for r in ranks}
+        columns = {r: _Column(dumps.get(r), epoch, group, r == dead) for r in ranks}
         gone = _gone(dumps, epoch, group)
         seqs = sorted({seq for column in columns.values() for seq in column.ops})
         rows = [(seq, _row(seq, columns, gone)) for seq in seqs]
@@ -187,8 +278,9 @@ def _gone(dumps: Mapping[int, RankDump], epoch: int, group: int) -> dict[int, in
 class _Column:
     """One rank's operations in one group."""
 
-    def __init__(self, dump: RankDump | None, epoch: int, group: int) -> None:
+    def __init__(self, dump: RankDump | None, epoch: int, group: int, dead: bool) -> None:
         self.dump = dump
+        self.dead = dead
         own = dump.operations if dump is not None else ()
         self.ops = {
             op.seq: op
@@ -212,7 +304,7 @@ class _Column:
             return Entry(rank, NO_DUMP)
         if seq < self.next_seq or (self.dump.forgotten and not self.ops):
             return Entry(rank, FORGOTTEN)
-        older = self.dump.taken_at < entered_at
+        older = self.dump.taken_at < entered_at and not self.dead
         return Entry(rank, OLDER if older else NEVER, last=self.last)
 
 

@@ -19,7 +19,7 @@ from ringd.observe.explain import (
     Parting,
     Report,
 )
-from ringd.observe.records import DONE, FAILED, IN_FLIGHT, Op, RankDump
+from ringd.observe.records import DONE, FAILED, IN_FLIGHT, Loss, Op, RankDump
 from ringd.vocabulary import ANY_SOURCE, RECV
 
 
@@ -27,6 +27,8 @@ def paragraph(report: Report) -> str:
     """What happened; its last sentence says what to do."""
     parts = [_scope(report)]
     headline, doing = report.headline, ""
+    if report.loss is not None and report.loss_came_first:
+        parts.append(f"The epoch ended when {_lost(report.loss)}.")
     if headline is not None and not headline.overcome:
         what, doing = _TELL[headline.kind](headline, report)
         parts.append(f"{_before(headline)} {what}")
@@ -39,12 +41,21 @@ def paragraph(report: Report) -> str:
             f"({headline.kind}): {_causes(headline.entries) or _calls(headline)}."
         )
         doing = "There is nothing to do now; the list below has what was overcome."
+    elif report.loss is not None:
+        parts.append("No call was in flight: all that they remember agrees.")
+    elif report.ended:
+        parts.append(f"All that they remember agrees, and the epoch is over: {report.ended}")
+        doing = "Do what that says."
     else:
         parts.append("All that they remember agrees, and nothing is in flight.")
         doing = "If a rank seems to hang, it does so outside of ringd: look at its own stack."
     if report.chain and report.chain[-1] in report.missing:
         doing = f"Dump {ranks_text(report.chain[-1:])} too, and explain all together."
-    parts += [_waiting(report), _incomplete(report), doing]
+    if report.loss is not None and report.loss_came_first:
+        doing = _see(report.loss, report)
+    elif report.loss is not None:
+        parts.append(f"After that {_lost(report.loss)}, which ended the epoch.")
+    parts += [_waiting(report), _incomplete(report), _went_on(report), doing]
     return " ".join(part for part in parts if part)
 
 
@@ -64,10 +75,14 @@ def seconds(span_s: float) -> str:
 
 
 def _scope(report: Report) -> str:
-    return (
+    text = (
         f"Job {report.job_id}, epoch {report.epoch}, dumps of {len(report.dumps)} of "
         f"{report.world_size} ranks."
     )
+    if report.others:
+        others = ", ".join(f"{job} ({size} ranks)" for job, size in report.others)
+        text += f" There are dumps of other jobs too, which are older and left out: {others}."
+    return text
 
 
 def _where(parting: Parting) -> str:
@@ -82,6 +97,37 @@ def _before(parting: Parting) -> str:
     if parting.seq == 0:
         return f"Ranks part at the first operation{_where(parting)}:"
     return f"Ranks part at {_place(parting)}:"
+
+
+# A rank that was lost
+
+
+def _lost(loss: Loss) -> str:
+    """ "rank 1 was lost: trainer raised (ValueError: no (train.py:5))"."""
+    detail = f" ({loss.detail})" if loss.detail else ""
+    view = "; that is one rank's own view, not the rendezvous's" if loss.partial else ""
+    return f"rank {loss.rank} was lost: {loss.case}{detail}{view}"
+
+
+def _see(loss: Loss, report: Report) -> str:
+    """What to look at; its process is gone."""
+    who = f"rank {loss.rank}"
+    host = next((f" on {dump.host}" for dump in report.dumps if dump.rank == loss.rank), "")
+    if loss.case == "trainer raised":
+        at = f" at {loss.place}" if loss.place else ""
+        return f"Mend what the program of {who}{host} raised{at}; the traceback is in its log."
+    if loss.case == "trainer died":
+        return (
+            f"See why that process of {who}{host} ended: its log and exit code, and the kernel's "
+            "log if something killed it (lack of memory, for one)."
+        )
+    return f"See the daemon of {who}{host} and its log, that host, and the links to it."
+
+
+def _went_on(report: Report) -> str:
+    if report.last_epoch <= report.epoch:
+        return ""
+    return f"The job went on after it: epoch {report.last_epoch}, its last here, has no failure."
 
 
 # Collectives, by the kind of parting; each gives what happened and what to do
@@ -111,11 +157,15 @@ def _missing(parting: Parting, report: Report) -> tuple[str, str]:
     dumps = {dump.rank: dump for dump in report.dumps}
     told = "; ".join(_absence(entry, dumps) for entry in absent)
     what = f"{ranks_text(entered)} entered ({_call(parting)}), {told}."
-    if cause := _causes(parting.entries):
-        what += f" It failed there: {cause}"
+    if cause := _cause_told(parting, report):
+        what += f" It failed on {ranks_text(parting.ranks(FAILED))}: {cause}"
     if all(entry.state == LEFT for entry in absent):
         return what, "Make all ranks end after the same number of calls."
-    stayed = [dumps[entry.rank] for entry in absent if entry.state == NEVER]
+    gone = report.loss.rank if report.loss is not None else None
+    never = [entry.rank for entry in absent if entry.state == NEVER]
+    stayed = [dumps[rank] for rank in never if rank != gone]
+    if not stayed:
+        return what, f"See the log of {ranks_text(never)}."
     return what, "See what it does instead: " + "; ".join(map(_look_at, stayed)) + "."
 
 
@@ -151,9 +201,15 @@ def _failed(parting: Parting, report: Report) -> tuple[str, str]:
         )
     what = (
         f"all whose dumps are here made the same call ({_call(parting)}), and it failed on "
-        f"{ranks_text(parting.ranks(FAILED))}: {_causes(parting.entries)}{more}"
+        f"{ranks_text(parting.ranks(FAILED))}: {_cause_told(parting, report)}{more}"
     )
     return what, "Do what the error says; see the log of the rank that it names."
+
+
+def _cause_told(parting: Parting, report: Report) -> str:
+    """The error; its code is enough where the loss that it tells of was told already."""
+    causes = _causes(parting.entries)
+    return f"{causes.partition(':')[0]}." if report.loss_came_first else causes
 
 
 def _causes(entries: Iterable[Entry]) -> str:

@@ -26,7 +26,7 @@ def show(paths: Sequence[Path], *, as_json: bool) -> None:
     """Print where the dumps in these files part.
 
     Raises:
-        InvalidArgumentError: a file is no dump, or they are of different jobs.
+        InvalidArgumentError: a file is no dump, or there is none.
     """
     report = explain(read(paths))
     console = Console()

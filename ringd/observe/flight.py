@@ -16,6 +16,7 @@ from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from ringd.errors import PeerLostError
 from ringd.observe.records import DONE, FAILED, IN_FLIGHT
 from ringd.vocabulary import ANY_SOURCE, OpSpec
 
@@ -31,6 +32,9 @@ KEPT_OPERATIONS = 1000
 KEPT_EPOCHS = 64
 MAX_TEXT = 500
 """Characters of an error's message, or of a call, in a dump."""
+
+LEFT_THE_JOB = "it left the job"
+"""The case of an error on a rank that had said goodbye."""
 
 Facts = dict[str, Any]
 Kept = tuple[Any, ...]
@@ -51,7 +55,7 @@ class FlightRecorder:
         self._kept: deque[Kept] = deque(maxlen=kept)
         self._clock_ns = clock_ns
         self._epochs: deque[tuple[int, int, int | None]] = deque(maxlen=KEPT_EPOCHS)
-        self._ends: dict[int, str] = {}
+        self._ends: dict[int, RingdError] = {}
         self.recorded = 0
 
     # Recording
@@ -104,7 +108,7 @@ class FlightRecorder:
     def begin_epoch(self, epoch: int, trainer_pid: int | None, ended: RingdError | None) -> None:
         """An epoch begins; ``ended`` says why the one before is over, if something ended it."""
         if self._epochs and ended is not None:
-            self._ends[self._epochs[-1][0]] = ended.message[:MAX_TEXT]
+            self._ends[self._epochs[-1][0]] = ended
         self._epochs.append((epoch, self._clock_ns(), trainer_pid))
         oldest = self._epochs[0][0]
         self._ends = {known: why for known, why in self._ends.items() if known >= oldest}
@@ -133,7 +137,8 @@ class FlightRecorder:
             "trainer_pid": self._epochs[-1][2] if self._epochs else None,
             "reason": reason,
             "epoch": world.epoch,
-            "broken": None if world.broken is None else world.broken.message[:MAX_TEXT],
+            "broken": _ending(world.broken),
+            "lost": _loss(world.broken),
             "groups": [_group(group) for group in engine.groups],
             "links": {
                 str(peer): {
@@ -170,7 +175,7 @@ class Snapshot:
     kept: list[Kept]
     live: list[Facts]
     epochs: list[tuple[int, int, int | None]]
-    ends: dict[int, str]
+    ends: dict[int, RingdError]
     taken_ns: int
     to_wall_ns: int
 
@@ -192,7 +197,7 @@ class Snapshot:
             "groups": list(groups.values()),
             "epochs": [
                 {"epoch": epoch, "began_at": self._wall_s(began_ns), "trainer_pid": pid,
-                 "ended": self.ends.get(epoch)}
+                 "ended": _ending(self.ends.get(epoch)), "lost": _loss(self.ends.get(epoch))}
                 for epoch, began_ns, pid in self.epochs
             ],
             "operations": operations,
@@ -207,6 +212,26 @@ class Snapshot:
 
 def _error(error: RingdError) -> Facts:
     return {"code": error.code, "message": error.message[:MAX_TEXT]}
+
+
+def _ending(error: RingdError | None) -> str | None:
+    """Why an epoch is over."""
+    return None if error is None else error.message[:MAX_TEXT]
+
+
+def _loss(error: RingdError | None) -> Facts | None:
+    """Who was lost, if that ended the epoch; a goodbye is no loss."""
+    if not isinstance(error, PeerLostError) or error.fields.get("case") in (None, LEFT_THE_JOB):
+        return None
+    told = error.fields
+    return {
+        "rank": told["rank"],
+        "case": told["case"],
+        "detail": str(told.get("detail", ""))[:MAX_TEXT],
+        "file": told.get("file", ""),
+        "line": told.get("line", 0),
+        "partial": bool(told.get("partial")),
+    }
 
 
 def _failure(op: Operation, error: RingdError) -> Facts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 DONE, FAILED, IN_FLIGHT = "done", "failed", "in flight"
 """How an operation stands."""
@@ -48,11 +48,29 @@ class GroupView:
 
 
 @dataclass(frozen=True, slots=True)
+class Loss:
+    """That a rank was lost, which ended an epoch.
+
+    Attributes:
+        case, detail: as in a ``PeerLostError``.
+        place: "file:line" of what its program raised; "": it raised nothing, or it is unknown.
+        partial: one rank's own view, which the rendezvous had not confirmed.
+    """
+
+    rank: int
+    case: str
+    detail: str = ""
+    place: str = ""
+    partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class RankDump:
     """What one rank's flight recorder held at ``taken_at``.
 
     Attributes:
         groups: by (epoch, group).
+        losses: by epoch: the rank whose loss ended it.
         forgotten: how many operations it had recorded and held no more.
     """
 
@@ -67,3 +85,4 @@ class RankDump:
     operations: tuple[Op, ...]
     forgotten: int = 0
     broken: str | None = None
+    losses: Mapping[int, Loss] = field(default_factory=dict)

@@ -18,12 +18,13 @@ from ringd.wire import ipc
 _COLUMNS = (
     "rank",
     "address",
-    "trainer pid",
+    "trainer",
     "epoch",
-    "next seq (in the epoch)",
-    "done (in all epochs)",
+    "next seq",
+    "done",
     "in flight",
 )
+_CAPTION = "trainer: process id; next seq: in the epoch; done: in all epochs"
 
 
 def show(loaded: Loaded, *, scope: str, as_json: bool) -> None:
@@ -64,6 +65,7 @@ def _print(status: dict[str, Any], scope: str) -> None:
         table.add_column(name, no_wrap=name == "address")
     for state in daemons:
         table.add_row(*_cells(state))
+    table.caption = _CAPTION
     if "self" in status:
         table.caption = Text(_absence(status), style="yellow")
     console.print(table)

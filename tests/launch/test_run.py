@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from ringd.observe.dumps import read
+from ringd.observe.explain import explain
 from tests.processes.harness import processes_of, until
 from tests.processes.job import Job, command_for, run_job, start_job
 from tests.processes.programs import elastic, jobs
@@ -126,9 +128,15 @@ def test_a_trainer_that_prints_a_megabyte_without_a_line_end_is_copied_whole(
 def test_a_signal_to_the_launcher_ends_all_and_leaves_nothing(
     at_work: Job, owner: str, number: int, code: int
 ) -> None:
+    kept = at_work.folder / "run/ringd/last-failure"
+    kept.mkdir()
+    (kept / "flight-rank0-epoch1.json").write_text("of a failure")
     at_work.process.send_signal(number)
     assert at_work.wait(ENDS_WITHIN_S) == code
     nothing_is_left(owner, at_work)
+    assert at_work.err.count(f"interrupted ({signal.Signals(number).name})") == 1
+    assert [path.read_text() for path in kept.iterdir()] == ["of a failure"]
+    assert "flight recorders" not in at_work.err
 
 
 def test_trainers_that_ignore_signals_end_as_well(start: Callable[..., Job], owner: str) -> None:
@@ -420,6 +428,10 @@ def test_a_job_goes_on_without_a_rank_that_fails_down_to_its_smallest_size(
     job = start(3, program, "--min-size", "2")
     assert job.wait() == 0, job.out + job.err
     assert "going on with 2 ranks (at least 2)" in job.err
+    assert "flight recorders of a fault that was survived: ringd explain" in job.err
+    found = explain(read([job.folder / "run/ringd/last-failure"]))
+    assert found.loss is not None
+    assert (found.epoch, found.loss.rank, found.loss.case) == (1, 1, "trainer died")
     dumps = sorted(path.name for path in job.folder.glob("run/ringd/last-failure/*.json"))
     assert [name.split("-")[1] for name in dumps] == ["rank0", "rank1", "rank2"]
     steps = steps_of([json.loads(job.of_rank(rank)[-1]) for rank in (0, 2)])

@@ -128,6 +128,17 @@ def test_a_daemon_that_ends_writes_what_is_due(tmp_path: Path) -> None:
     watched.loop.close()
 
 
+def test_what_is_due_is_written_before_the_next_epoch_takes_its_name(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    watched.at(1.0)
+    watched.loop.call_at(1.1, watched.dumper.epoch_ends)
+    watched.loop.call_at(1.2, watched.dumper.epoch_ends)
+    watched.run(50.0)
+    watched.dumper.close()
+    assert watched.taken == [(1.1, "failure")]
+    watched.loop.close()
+
+
 def test_a_dump_that_can_not_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     watched = Watched(tmp_path / "file")

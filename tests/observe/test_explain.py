@@ -11,7 +11,7 @@ import pytest
 from ringd.errors import InvalidArgumentError
 from ringd.observe.explain import Report, explain
 from ringd.observe.explain_text import paragraph
-from ringd.observe.records import GroupView, Op
+from ringd.observe.records import GroupView, Loss, Op, RankDump
 from tests.observe.recorders import TAKEN, dump, dumps, message, operation
 
 
@@ -176,11 +176,122 @@ def test_of_several_dumps_of_a_rank_the_newest_counts_in_any_order() -> None:
         assert explain(files).headline is None
 
 
-def test_dumps_of_two_jobs_and_no_dump_at_all_are_refused() -> None:
-    mixed = [dump(0, 2, "sum"), replace(dump(1, 2, "sum"), job_id="other")]
-    for wrong in (mixed, [], [dump(0, 2), dump(1, 3)]):
-        with pytest.raises(InvalidArgumentError, match="dumps of one job are wanted"):
-            explain(wrong)
+def test_of_several_jobs_the_newest_is_told_and_the_others_are_named() -> None:
+    old = [replace(dump(rank, 3, "sum!"), job_id="torch-1") for rank in range(3)]
+    new = [replace(dump(rank, 2, "max?"), taken_at=TAKEN + 1) for rank in range(2)]
+    for files in ([*old, *new], [*new, *old]):
+        report = explain(files)
+        assert (report.job_id, report.world_size, report.others) == ("job", 2, (("torch-1", 3),))
+        assert [d.rank for d in report.dumps] == [0, 1]
+        assert headline(report) == (0, 0, "unfinished")
+        assert "older and left out: torch-1 (3 ranks)" in paragraph(report)
+    assert explain([dump(0, 2), replace(dump(1, 3), taken_at=TAKEN + 1)]).world_size == 3
+
+
+def test_no_dump_at_all_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="no dump is here"):
+        explain([])
+
+
+# A rank that was lost
+
+
+RAISED = Loss(1, "trainer raised", "ValueError: no (train.py:5)", place="/src/train.py:5")
+DIED = Loss(1, "trainer died", "process 101 closed its connection without a goodbye")
+
+
+def lost(loss: Loss, *rows: Sequence[str], epoch: int = 1) -> list[RankDump]:
+    """Dumps of which all but that of the lost rank tell of the loss."""
+    found = [dump(rank, len(rows), *row, epoch=epoch) for rank, row in enumerate(rows)]
+    return [d if d.rank == loss.rank else replace(d, losses={epoch: loss}) for d in found]
+
+
+def lost_op(seq: int, loss: Loss) -> Op:
+    """A call that the loss cut short."""
+    text = f"rank {loss.rank} is lost: {loss.case}. Call reform()"
+    return replace(operation("sum!", seq), error="peer_lost", message=text)
+
+
+def test_a_rank_that_raised_between_calls_is_named_with_case_and_place() -> None:
+    report = explain(lost(RAISED, ["sum"], ["sum"], ["sum"]))
+    assert (report.headline, report.loss) == (None, RAISED)
+    text = paragraph(report)
+    assert "rank 1 was lost: trainer raised (ValueError: no (train.py:5))" in text
+    assert "No call was in flight" in text
+    assert "rank 1 on host1 raised at /src/train.py:5" in text
+    assert "hang" not in text
+
+
+def test_nobody_is_sent_to_a_process_that_is_dead() -> None:
+    files = lost(DIED, ["sum"], ["sum"], ["sum"])
+    for rank in (0, 2):
+        operations = (*files[rank].operations, lost_op(1, DIED))
+        files[rank] = replace(files[rank], operations=operations)
+    report = explain(files)
+    assert headline(report) == (0, 1, "never entered")
+    text = paragraph(report)
+    assert "The epoch ended when rank 1 was lost: trainer died (process 101" in text
+    assert "It failed on ranks 0 and 2: peer_lost." in text
+    assert "py-spy" not in text
+    assert "See why that process of rank 1 on host1 ended" in text
+    assert "reform" not in text, "the loss is told once"
+
+
+def test_the_dump_of_a_rank_that_was_gone_is_not_too_old_for_the_next_call() -> None:
+    files = lost(RAISED, ["sum"], ["sum"], ["sum"])
+    for rank in (0, 2):
+        operations = (*files[rank].operations, lost_op(1, RAISED))
+        files[rank] = replace(files[rank], operations=operations)
+    files[1] = replace(files[1], taken_at=TAKEN - 999.2)
+    report = explain(files)
+    assert headline(report) == (0, 1, "never entered")
+    assert "dump again" not in paragraph(report)
+
+
+def test_what_failed_before_a_loss_stays_the_first_thing_to_look_at() -> None:
+    files = lost(RAISED, ["max!"], ["sum!"])
+    text = paragraph(explain(files))
+    assert text.index("Ranks part at the first operation") < text.index("After that rank 1 was")
+    assert text.endswith("took to operation 0 on each.")
+
+
+def test_the_rendezvous_is_believed_before_one_ranks_own_view() -> None:
+    files = lost(RAISED, ["sum"], ["sum"], ["sum"])
+    view = Loss(2, "link lost", partial=True)
+    files[0] = replace(files[0], losses={1: view})
+    assert explain(files).loss == RAISED
+    alone = explain(files[:1])
+    assert "one rank's own view" in paragraph(alone)
+
+
+def test_an_epoch_that_ended_otherwise_says_how() -> None:
+    files = [replace(d, broken="the quorum is lost") for d in dumps(["sum"], ["sum"])]
+    assert "the epoch is over: the quorum is lost" in paragraph(explain(files))
+
+
+def test_a_fault_that_was_survived_is_told_and_that_the_job_went_on() -> None:
+    before = lost(DIED, ["sum"], ["sum"], ["sum"])
+    after = [replace(dump(rank, 3, "sum", "sum", epoch=3), taken_at=TAKEN + 5) for rank in range(3)]
+    report = explain([*after, *before])
+    assert (report.epoch, report.last_epoch, report.loss) == (1, 3, DIED)
+    assert "The job went on after it: epoch 3" in paragraph(report)
+
+
+def test_a_fault_is_also_told_by_what_a_later_dump_remembers() -> None:
+    past = operation("sum", 0, epoch=1)
+    later = [
+        replace(dump(rank, 3, "sum", epoch=2, others=[past]), losses={1: DIED}) for rank in (0, 2)
+    ]
+    report = explain([*later, dump(1, 3, epoch=2)])
+    assert (report.epoch, report.loss) == (1, DIED)
+
+
+def test_calls_that_only_made_room_for_the_next_epoch_are_no_fault() -> None:
+    cut = replace(operation("sum!", 0), error="membership_changed")
+    before = [replace(dump(rank, 2, epoch=1), operations=(cut,)) for rank in range(2)]
+    after = [replace(dump(rank, 2, "sum", epoch=2), taken_at=TAKEN + 5) for rank in range(2)]
+    report = explain([*before, *after])
+    assert (report.epoch, report.headline) == (2, None)
 
 
 def test_what_is_listed_is_bounded() -> None:

@@ -77,6 +77,23 @@ def test_collectives_messages_and_groups_in_flight_are_listed(
     scene.run(main)
 
 
+def test_the_table_fits_into_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    scene = MailScene(2)
+
+    async def main() -> None:
+        large = {"trainer": 4194303, "next_seq": 1_234_567, "completed": 12_345_678}
+        state = {**scene.cluster.nodes[0].state(), **large, "address": "127.0.0.1:65535"}
+        rows = shown({"reports": [{"rank": 0, "state": state}]}, "group", capsys)
+        heads = [" ".join(row.replace("┃", " ").split()) for row in rows]
+        assert "rank address trainer epoch next seq done in flight" in heads
+        assert "0 127.0.0.1:65535 4194303 1 1234567 12345678 0" in rows
+
+    scene.run(main)
+
+
 def test_an_idle_job_has_no_empty_tables(capsys: pytest.CaptureFixture[str]) -> None:
     scene = MailScene(2)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from ringd.observe.dump_file import PATTERN
+from ringd.observe.dumps import last_failure, read
+from ringd.observe.explain import explain
+from ringd.observe.kept import LAST_FAILURE
 from tests.processes.harness import PATIENCE_S, ROOT, WIDER, environment, processes_of, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -56,6 +61,25 @@ def sums(output: str, n: int, backend: str = "ringd") -> bool:
     expected = [float(n * i + n * (n - 1) // 2) for i in range(4)]
     lines = [f"rank {rank} of {n}: {expected} by {backend} after" for rank in range(n)]
     return all(line in output for line in lines)
+
+
+ANYHOW = "import subprocess, sys; subprocess.run([sys.executable, *sys.argv[1:]])"
+"""A command whatever its exit code is."""
+
+
+def test_a_failure_is_explained_by_dumps_of_its_job_only(shell: Shell) -> None:
+    with tempfile.TemporaryDirectory(prefix="ringd-test-") as folder:
+        kept = Path(folder, "ringd", LAST_FAILURE)
+        kept.mkdir(parents=True, mode=0o700)
+        (kept / "flight-rank2-epoch1.json").write_text("of an older job")
+        shell("-c", ANYHOW, *TORCHRUN, 2, SCRIPTS / "raises.py", XDG_RUNTIME_DIR=folder)
+        until(lambda: len(list(kept.glob(PATTERN))) == 2, "both daemons have dumped")
+        report = explain(read([last_failure(kept.parent)]))
+    assert report.job_id.startswith("torch-")
+    assert ([dump.rank for dump in report.dumps], report.missing) == ([0, 1], ())
+    assert report.loss is not None
+    assert (report.loss.rank, report.loss.case) == (1, "trainer raised")
+    assert report.loss.place.endswith("raises.py:10")
 
 
 @pytest.mark.parametrize("backend", ["ringd", pytest.param("cpu:ringd", marks=pytest.mark.slow)])

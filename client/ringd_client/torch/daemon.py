@@ -23,7 +23,6 @@ from typing import Any, Final
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ringd.config import environment
-from ringd.config.folders import make_folders
 from ringd.config.loader import DEFAULT, load
 from ringd.config.values import HostPort, Secret
 from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdError
@@ -208,7 +207,6 @@ def drop_ahead() -> None:
 def _told(plan: dict[str, Any], rank: int, size: int, until: float) -> OwnDaemon:
     """The daemon of a place; it need not listen yet."""
     loaded = load({}, environ=environment.snapshot())
-    settings = loaded.settings
     path = loaded.runtime_dir / plan["job"] / f"{rank}.sock"
     place: dict[str, object] = {
         "parent_pid": os.getpid(),
@@ -219,7 +217,6 @@ def _told(plan: dict[str, Any], rank: int, size: int, until: float) -> OwnDaemon
         "embed_rendezvous": rank == 0,
         "socket": path,
         "join_timeout_s": min(max(until - time.monotonic(), 1.0), 86400.0),
-        "dump_dir": settings.dump_dir or _dumps(loaded.runtime_dir),
     }
     if loaded.origin["log_level"] == DEFAULT:
         place["log_level"] = LOG_LEVEL
@@ -236,11 +233,3 @@ def _child() -> Child:
     global _ahead
     ahead, _ahead = _ahead, None
     return ahead if ahead is not None and ahead.lives else Child.start()
-
-
-def _dumps(runtime_dir: Path) -> Path:
-    """Where flight recorders go, unless the settings say it."""
-    folder = runtime_dir / "last-failure"
-    with contextlib.suppress(OSError, ConfigError):
-        make_folders(folder)
-    return folder
