@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import mul
 from typing import Any
 
 import torch
@@ -28,20 +29,22 @@ def _check_storage(tensor: torch.Tensor) -> None:
 
     Raises:
         InvalidTensorError: it would be read or written beyond its storage.
-
-    Cost: for a contiguous tensor one comparison.
     """
-    storage = tensor.untyped_storage()
-    start, itemsize = tensor.storage_offset() * tensor.itemsize, tensor.itemsize
-    end = start + tensor.nbytes
-    if not tensor.is_contiguous():
-        end = extent(start, tensor.shape, tensor.stride(), itemsize, itemsize)[1]
+    storage_bytes = tensor.untyped_storage().nbytes()
+    offset, itemsize = tensor.storage_offset(), tensor.itemsize
+    if not offset and tensor.is_contiguous() and tensor.data_ptr():
+        if tensor.nbytes <= storage_bytes:
+            return
+    elif not tensor.numel():
+        return
+    strides = tensor.stride()
+    end = (offset + sum(map(mul, tensor.shape, strides)) - sum(strides) + 1) * itemsize
     # Of a storage without memory the address is 0, or the offset.
-    if (storage.nbytes() < end or tensor.data_ptr() <= start) and tensor.numel():
+    if storage_bytes < end or tensor.data_ptr() <= offset * itemsize:
         raise InvalidTensorError(
             f"the elements of the tensor end at byte {end} of its storage, which has "
-            f"{storage.nbytes()}: it was resized, or never had memory; pass a tensor that owns "
-            "its elements"
+            f"{storage_bytes}: it was resized, or never had memory; pass a tensor that owns its "
+            "elements"
         )
 
 

@@ -372,7 +372,7 @@ def _check_numbers(
     """
     if not (type(request) is type(segment) is type(offset) is int):
         raise InvalidArgumentError("request, segment and offset are whole numbers")
-    if type(deadline) not in _NUMBERS or deadline != deadline:  # noqa: PLR0124 - not a number
+    if type(deadline) not in _NUMBERS or math.isnan(deadline):
         raise InvalidArgumentError("a deadline is a number of seconds")
     if type(recv_timeout_s) not in _NUMBERS or not 0 <= recv_timeout_s < math.inf:
         raise InvalidArgumentError("recv_timeout_s is a number of seconds, 0 or more")

@@ -43,7 +43,13 @@ def _shrunk(view: str) -> torch.Tensor:
     return views[view]
 
 
-VIEWS = ("a row at the end", "a row before that", "every second", "transposed, from an offset", "expanded")
+VIEWS = (
+    "a row at the end",
+    "a row before that",
+    "every second",
+    "transposed, from an offset",
+    "expanded",
+)
 
 
 @pytest.mark.parametrize("view", VIEWS)
