@@ -226,6 +226,7 @@ class ArenaFullError(RingdError, MemoryError):
 class ResourceError(RingdError):
     """A process of one rank has no file descriptor, or no memory, left for what was asked.
 
+    A collective that ends with it is void on all ranks, and has taken its place in the order.
     Fields: resource ("file descriptors" or "memory"), limit (None: not known), rank (None: not
     known).
     """

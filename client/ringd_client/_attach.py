@@ -251,7 +251,10 @@ def _membership(answer: bytes | memoryview, path: str) -> Membership:
     if not len(answer):
         raise _gone(path)
     try:
-        kind, body = ipc.unpack(answer)[:2]
+        message = ipc.unpack(answer)
+        if message[0] == ipc.BYE:
+            raise _gone(path)
+        kind, body = message[:2]
         if kind == ipc.WELCOME:
             return Membership.of(body)
     except (ValueError, KeyError, TypeError) as exc:

@@ -15,6 +15,7 @@ from ringd.errors import (
     CommunicatorClosedError,
     InvalidArgumentError,
     InvalidTensorError,
+    ResourceError,
     RingdError,
     TooManyOperationsError,
     UnsupportedTypeError,
@@ -38,6 +39,13 @@ T = TypeVar("T")
 STATUS_TIMEOUT_S: Final = 5.0
 RANKS_SHOWN: Final = 16
 """Of a communicator, in its text."""
+REFUSALS: Final = (
+    InvalidTensorError,
+    InvalidArgumentError,
+    UnsupportedTypeError,
+    ResourceError,
+)
+"""Errors of a call here that takes its place in the order all the same, as a poisoned one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +173,7 @@ class Caller(ABC):
             UnsupportedTypeError: no such dtype.
             InvalidArgumentError: no such shape, or no such library.
             ArenaFullError: no room below ``arena_limit_bytes``.
+            ResourceError: this process has no file descriptor left.
             CommunicatorClosedError: it is closed.
 
         Cost: some microseconds when a block of that size is free; otherwise about 0.5 ms per
@@ -219,7 +228,7 @@ class Caller(ABC):
             if recv_timeout_ms is not None:
                 silence_s = positive("recv_timeout_ms", recv_timeout_ms) / 1000
             operation = plan(planner, *arguments)
-        except (InvalidTensorError, InvalidArgumentError, UnsupportedTypeError) as refusal:
+        except REFUSALS as refusal:
             self._refuse(collective, refusal)
             raise
         except RingdError:
@@ -278,7 +287,7 @@ class Caller(ABC):
         self._state.admit_call(self._place.group, self.epoch)
         try:
             yield
-        except (InvalidTensorError, InvalidArgumentError, UnsupportedTypeError) as refusal:
+        except REFUSALS as refusal:
             self._refuse(collective, refusal, call)
             raise
 

@@ -21,13 +21,14 @@ from typing import Any, Final, TypeVar
 from ringd.errors import (
     InvalidArgumentError,
     InvalidTensorError,
+    ResourceError,
     RingdError,
     UnsupportedTypeError,
 )
 from ringd.vocabulary import IN_PARTS, shapes_digest
 from ringd.wire.bounds import Bound
 from ringd_client._arena import Arena, Block
-from ringd_client._calls import Caller, positive, unreadable
+from ringd_client._calls import REFUSALS, Caller, positive, unreadable
 from ringd_client._kinds import Kind, Kinds
 from ringd_client._operation import Operation, UnsentError, withdraw
 from ringd_client._parts import Parts
@@ -187,7 +188,7 @@ class Batch:
                 silence_s = positive("recv_timeout_ms", recv_timeout_ms) / 1000
                 self._recv_timeout_s = min(self._recv_timeout_s or silence_s, silence_s)
             operation = plan(self._collector, *arguments)
-        except (InvalidTensorError, InvalidArgumentError, UnsupportedTypeError) as refusal:
+        except REFUSALS as refusal:
             self._refused = self._refused or (collective, refusal)
             raise
         except RingdError:
@@ -233,13 +234,14 @@ class Batch:
         return [operation for operation, _ in self._built]
 
     def _cause(self, exc: BaseException) -> RingdError:
-        """Why nothing is posted; an input that can't be read any more is a refusal."""
+        """Why nothing is posted; an input that can't be read any more, or the
+        want of a descriptor, is a refusal."""
         if isinstance(exc, UnsentError):
             return self._caller._end(exc)
         if not isinstance(exc, Exception):
             return RingdError("its caller was interrupted")
         error = exc if isinstance(exc, RingdError) else unreadable(exc)
-        if isinstance(error, (InvalidTensorError, UnsupportedTypeError)):
+        if isinstance(error, (InvalidTensorError, UnsupportedTypeError, ResourceError)):
             self._refused = ("", error)
         return error
 
@@ -368,6 +370,7 @@ class Fusion:
 
         Raises:
             ArenaFullError: there is no room.
+            ResourceError: this process has no file descriptor left.
         """
         kind = self._kind
         if not kind.region_bytes:

@@ -10,7 +10,6 @@ from ringd.errors import (
     ArenaFullError,
     InvalidTensorError,
     MemoryInUseError,
-    ResourceError,
     RingdError,
     UnsupportedTypeError,
     from_wire,
@@ -81,7 +80,7 @@ def sync_state(caller: Caller, state: T, *, timeout_s: float | None = None) -> S
     for parcel in _parcels(leaves):
         try:
             operation = _prepared(caller, parcel)
-        except (ArenaFullError, MemoryInUseError, ResourceError) as exc:
+        except (ArenaFullError, MemoryInUseError) as exc:
             caller._refuse("broadcast", exc)  # the peers are not to wait for the rest
             raise
         yield budget.bounds(operation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import mul
 from typing import Any
 
 import torch
@@ -26,17 +27,24 @@ def known_dtype(dtype: torch.dtype) -> bool:
 def _check_storage(tensor: torch.Tensor) -> None:
     """Refuse a tensor whose elements have no memory: storages can be resized under it.
 
-    It is for those that look so: no address, or a storage smaller than the tensor (which may
-    be expanded, or empty).
-
     Raises:
         InvalidTensorError: it would be read or written beyond its storage.
     """
-    storage = tensor.untyped_storage()
-    if tensor.numel() and (not tensor.data_ptr() or tensor.is_contiguous()):
+    storage_bytes = tensor.untyped_storage().nbytes()
+    offset, itemsize = tensor.storage_offset(), tensor.itemsize
+    if not offset and tensor.is_contiguous() and tensor.data_ptr():
+        if tensor.nbytes <= storage_bytes:
+            return
+    elif not tensor.numel():
+        return
+    strides = tensor.stride()
+    end = (offset + sum(map(mul, tensor.shape, strides)) - sum(strides) + 1) * itemsize
+    # Of a storage without memory the address is 0, or the offset.
+    if storage_bytes < end or tensor.data_ptr() <= offset * itemsize:
         raise InvalidTensorError(
-            f"the tensor has {tensor.nbytes} bytes and its storage {storage.nbytes()}: it was "
-            "resized, or never had memory; pass a tensor that owns its elements"
+            f"the elements of the tensor end at byte {end} of its storage, which has "
+            f"{storage_bytes}: it was resized, or never had memory; pass a tensor that owns its "
+            "elements"
         )
 
 
@@ -68,8 +76,7 @@ class TorchAdapter:
                 f"a dense tensor in CPU memory is wanted, not one on {tensor.device} with layout "
                 f"{tensor.layout}; pass tensor.cpu(), or tensor.to_dense()"
             )
-        if not tensor.data_ptr() or tensor.untyped_storage().nbytes() < tensor.nbytes:
-            _check_storage(tensor)
+        _check_storage(tensor)
         return name, tensor.shape
 
     def check_output(self, tensor: Any) -> int:
@@ -108,11 +115,9 @@ class TorchAdapter:
                 f"the output had {size_bytes} bytes when the call began and has {tensor.nbytes} "
                 "now; resize it when the call is over"
             )
-        address = tensor.data_ptr()
-        if not address or tensor.untyped_storage().nbytes() < size_bytes:
-            _check_storage(tensor)
+        _check_storage(tensor)
         if tensor.is_contiguous():
-            copy_bytes(address, segment.address + offset, size_bytes)
+            copy_bytes(tensor.data_ptr(), segment.address + offset, size_bytes)
         else:
             with torch.no_grad():
                 tensor.detach().copy_(_shared(tensor, segment, offset))

@@ -184,6 +184,8 @@ class Communicator(Caller):
       and connect again. A group of ``new_group`` whose ranks all live goes on until then.
     - DaemonLostError: our own daemon is gone, and with it all groups; close, and connect again.
     - TooManyOperationsError, ArenaFullError, MemoryInUseError: nothing was posted.
+    - ResourceError: this process, or our daemon, has no file descriptor left. The call is void on
+      all ranks: the others raise CollectiveMismatchError, and the next call is an ordinary one.
     - CommunicatorClosedError, GroupFreedError: it is closed, or belongs to the parent process.
 
     Each collective has a twin whose name ends in ``_async`` and that returns a :class:`Handle`;

@@ -65,7 +65,8 @@ class Reforming:
         A trainer that asks while its wish has no answer has given that up: this one takes its
         place. What the rendezvous was asked stands, with its time and size. If the earlier one
         has led to an epoch of which the trainer's program does not know, because its call was
-        interrupted, it is told of that one.
+        interrupted, it is told of that one. One that is read after its deadline, because this
+        daemon was stopped, is answered and no more: its caller is gone, and may ask again already.
 
         Args:
             min_size: how many ranks the next epoch must have.
@@ -81,15 +82,18 @@ class Reforming:
             reply(None, self._told)
             return
         engine = self._engine
+        now = engine.now()
+        if deadline is not None and deadline <= now:
+            reply(self._read_too_late(timeout_s), None)
+            return
         earlier, self._reply = self._reply, reply
         self._min_size, self._timeout_s = min_size, timeout_s
-        now = engine.now()
         self._until = now + timeout_s
         if deadline is not None and deadline < self._until:
             self._until = deadline
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = engine.loop.call_later(max(self._until - now, 0.0), self._expire)
+        self._timer = engine.loop.call_later(self._until - now, self._expire)
         if earlier is not None:
             earlier(
                 MembershipChangedError("a later reform() has taken the place of this one"), None
@@ -103,6 +107,15 @@ class Reforming:
         engine.epoch_over(over)
         others = set(engine.world.ranks) - {engine.rank} - self._gone
         engine.probing.begin(others, self._ask)
+
+    def _read_too_late(self, timeout_s: float) -> RendezvousError:
+        epoch = self._engine.world.epoch
+        return RendezvousError(
+            f"no next epoch within {timeout_s:g} s: the daemon of rank {self._engine.rank} was "
+            "stopped, or far too busy, and has read the request only now; nobody was asked. Call "
+            "reform() again, with a longer timeout_s if the daemon is only busy",
+            epoch=epoch,
+        )
 
     def _ask(self, cut_off: frozenset[int]) -> None:
         world = self._engine.world

@@ -37,6 +37,7 @@ HELLO_LIMIT_S = 5.0
 MAX_DETAIL = 2000
 """Characters of what a goodbye says for people."""
 _AGREE = agree_spec(0).packed
+_NUMBERS = frozenset({float, int})
 _PEERCRED = struct.Struct("3i")
 _FD_SPACE = socket.CMSG_SPACE(array.array("i").itemsize)
 
@@ -134,6 +135,7 @@ class Session:
         kind = message[0]
         if kind == ipc.SUBMIT and self._role == "trainer":
             _, request, spec, deadline, recv_timeout_s, segment, offset, local, bound = message
+            _check_numbers(request, segment, offset, deadline or 0.0, recv_timeout_s or 0.0)
             engine = self._node.engine
             seq = engine.world.next_seq if spec == _AGREE else None
             engine.submit(
@@ -362,6 +364,22 @@ def _time_namespace() -> int:
         return os.stat("/proc/self/ns/time").st_ino
     except OSError:
         return 0
+
+
+def _check_numbers(
+    request: Any, segment: Any, offset: Any, deadline: Any, recv_timeout_s: Any
+) -> None:
+    """Of a call.
+
+    Raises:
+        InvalidArgumentError: one of them is no number, or not one that it can be.
+    """
+    if not (type(request) is type(segment) is type(offset) is int):
+        raise InvalidArgumentError("request, segment and offset are whole numbers")
+    if type(deadline) not in _NUMBERS or math.isnan(deadline):
+        raise InvalidArgumentError("a deadline is a number of seconds")
+    if type(recv_timeout_s) not in _NUMBERS or not 0 <= recv_timeout_s < math.inf:
+        raise InvalidArgumentError("recv_timeout_s is a number of seconds, 0 or more")
 
 
 def _checked_local(local: Any) -> int | tuple[int, ...] | None:

@@ -222,3 +222,26 @@ def test_the_last_words_of_a_daemon_that_does_not_read_ours_are_heard(
         with pytest.raises(ResourceError, match="rank 1's daemon is out of all"):
             connect(socket=str(path), timeout_s=5)
         thread.join()
+
+
+@both
+def test_a_daemon_that_ends_before_the_group_is_complete_is_said_to_be_gone(
+    connect: Connect, tmp_path: Path
+) -> None:
+    """It says goodbye; who was killed does not, and reads alike."""
+    path = tmp_path / "0.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def say_goodbye() -> None:
+            conversation, _ = listener.accept()
+            with conversation:
+                conversation.recv(1 << 16)
+                conversation.send(ipc.pack(ipc.BYE))
+
+        thread = threading.Thread(target=say_goodbye)
+        thread.start()
+        with pytest.raises(DaemonLostError, match="closed the connection before the group was"):
+            connect(socket=str(path), timeout_s=5)
+        thread.join()

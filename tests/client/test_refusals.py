@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+import ringd_client
 from ringd.errors import (
     InvalidArgumentError,
     InvalidTensorError,
+    ResourceError,
     RingdError,
     UnsupportedReductionError,
     UnsupportedTypeError,
@@ -489,3 +493,83 @@ def test_an_output_that_shrank_meanwhile_is_an_error_and_not_written(
     with pytest.raises(InvalidTensorError, match="had 400 bytes"):
         handle.wait()
     assert tensor.tolist() == [1.0] * 10
+
+
+def _coalesced(comm: Any) -> None:
+    with comm.coalesce():
+        comm.all_reduce(np.ones(3))
+        comm.all_reduce(np.ones(4))
+
+
+async def _coalesced_async(comm: Any) -> None:
+    async with comm.coalesce():
+        comm.all_reduce(np.ones(3))
+
+
+NEEDING_MEMORY: dict[str, Callable[[Any], Any]] = {
+    "all_reduce": lambda comm: comm.all_reduce(np.ones(3)),
+    "agree": lambda comm: comm.agree(True),
+    "new_group": lambda comm: comm.new_group([0, 1, 2]),
+    "all_gather": lambda comm: comm.all_gather_object(1),
+    "broadcast": lambda comm: comm.sync_state({"a": np.ones(3)}),
+}
+
+
+@pytest.fixture
+def no_descriptors(comm: Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on this process can make no shared memory."""
+
+    def refuse(name: str, flags: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+
+
+@pytest.mark.parametrize("name", [*NEEDING_MEMORY, "coalesce", "all_reduce_async", "agree_async"])
+@pytest.mark.usefixtures("no_descriptors")
+def test_a_call_for_which_there_is_no_descriptor_takes_its_place(
+    comm: Communicator, daemon: StubDaemon, name: str
+) -> None:
+    more: dict[str, Callable[[Any], Any]] = {
+        "coalesce": _coalesced,
+        "all_reduce_async": lambda comm: comm.all_reduce_async(np.ones(3)),
+        "agree_async": lambda comm: comm.agree_async(True),
+    }
+    for times in (1, 2):
+        with pytest.raises(ResourceError, match="out of file descriptors"):
+            {**NEEDING_MEMORY, **more}[name](comm)
+        eventually(lambda times=times: len(daemon.poisons) == times)
+    comm.barrier()
+    assert len(daemon.poisons) == 2
+    assert {error["code"] for _, error in daemon.poisons} == {ResourceError.code}
+
+
+@pytest.mark.parametrize("name", [*NEEDING_MEMORY, "coalesce"])
+async def test_so_it_does_with_asyncio(
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def refuse(name: str, flags: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    call = _coalesced_async if name == "coalesce" else NEEDING_MEMORY[name]
+    async with await ringd_client.connect_async(socket=daemon.path, timeout_s=5) as comm:
+        monkeypatch.setattr(os, "memfd_create", refuse)
+        with pytest.raises(ResourceError, match="out of file descriptors"):
+            await call(comm)
+        await comm.barrier()
+    assert len(daemon.poisons) == 1
+
+
+@pytest.mark.usefixtures("no_descriptors")
+def test_a_message_and_a_tensor_of_the_arena_have_no_place_to_take(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    for call in (
+        lambda: comm.send(np.ones(3), 0),
+        lambda: comm.irecv(np.ones(3), 0),
+        lambda: comm.empty(3),
+    ):
+        with pytest.raises(ResourceError, match="out of file descriptors"):
+            call()
+    comm.barrier()
+    assert daemon.poisons == []

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from ringd.errors import InvalidArgumentError, InvalidTensorError
+from ringd.errors import InvalidArgumentError, InvalidTensorError, RingdError
 from ringd_client import Communicator
+from tests.client.conftest import eventually
 
 
 def _resized(elements: int) -> torch.Tensor:
@@ -26,6 +27,72 @@ def test_a_storage_that_was_resized_under_its_tensor_is_refused(
     tensor = torch.ones(3)
     comm.all_reduce(tensor)
     assert tensor.tolist() == [3, 3, 3]
+
+
+def _shrunk(view: str) -> torch.Tensor:
+    """A view whose storage ends before its last element, and after more bytes than it has."""
+    base = torch.ones(64, 64)
+    views = {
+        "a row at the end": base[63],
+        "a row before that": base[62],
+        "every second": base.view(-1)[::2],
+        "transposed, from an offset": base.t()[1:],
+        "expanded": base[63].expand(4, 64),
+    }
+    base.untyped_storage().resize_((62 * 64 + 63) * 4)
+    return views[view]
+
+
+VIEWS = (
+    "a row at the end",
+    "a row before that",
+    "every second",
+    "transposed, from an offset",
+    "expanded",
+)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_that_ends_beyond_its_storage_is_refused(comm: Communicator, view: str) -> None:
+    tensor = _shrunk(view)
+    for call in (
+        lambda: comm.all_reduce(tensor),
+        lambda: comm.all_gather(torch.empty(3, *tensor.shape), tensor),
+        lambda: comm.broadcast_async(tensor, root=comm.rank),
+    ):
+        with pytest.raises(InvalidTensorError, match="its storage"):
+            call()
+    tensor = torch.ones(3)
+    comm.all_reduce(tensor)
+    assert tensor.tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("size", [0, (62 * 64 + 63) * 4])
+@pytest.mark.parametrize("view", VIEWS[:-1])
+def test_a_result_is_not_written_beyond_a_storage_that_was_resized_meanwhile(
+    comm: Communicator, daemon: Any, view: str, size: int
+) -> None:
+    base = torch.ones(64, 64)
+    views = (base[63], base[62], base.view(-1)[::2], base.t()[1:])
+    tensor = dict(zip(VIEWS[:-1], views, strict=True))[view]
+    daemon.script = lambda submitted: "hold"
+    handle = comm.all_reduce_async(tensor)
+    base.untyped_storage().resize_(size)
+    eventually(lambda: daemon.held)
+    daemon.release()
+    with pytest.raises(RingdError, match="its storage"):
+        handle.wait()
+
+
+def test_views_within_their_storage_are_taken(comm: Communicator) -> None:
+    base = torch.ones(64, 64)
+    views = (base[61], base[:62].t()[1:], base[:62].view(-1)[1::2], base[62, 62:63])
+    base.untyped_storage().resize_((62 * 64 + 63) * 4)
+    for tensor in views:
+        assert comm.all_reduce(tensor).unique().tolist() == [3], tensor.stride()
+        tensor.fill_(1)
+    few = torch.ones(1)
+    assert comm.broadcast(few.expand(64), root=comm.rank).tolist() == [1] * 64
 
 
 def test_a_tensor_without_memory_is_refused(comm: Communicator) -> None:

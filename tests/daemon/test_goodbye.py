@@ -1,4 +1,4 @@
-"""What a session makes of its trainer's last words, and of a bound that is none."""
+"""What a session makes of its trainer's last words, and of a call that is none."""
 
 from __future__ import annotations
 
@@ -105,3 +105,50 @@ async def test_a_call_comes_with_the_bound_that_was_asked_for(
         assert await asyncio.wait_for(node.bounds.get(), 10) == found
     client.send(ipc.pack(*submit, [0, 1]))
     assert (await asyncio.wait_for(node.ended, 10))[0] == "died"
+
+
+SUBMIT = {
+    "request": 1,
+    "spec": b"spec",
+    "deadline": 1.9,
+    "recv_timeout_s": 0.0,
+    "segment": 0,
+    "offset": 0,
+    "local": None,
+    "bound": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("request", "1"),
+        ("request", None),
+        ("segment", 1.0),
+        ("segment", [1]),
+        ("offset", "8"),
+        ("deadline", "now"),
+        ("deadline", float("nan")),
+        ("deadline", True),
+        ("recv_timeout_s", "q"),
+        ("recv_timeout_s", -1.0),
+        ("recv_timeout_s", float("nan")),
+        ("recv_timeout_s", float("inf")),
+        ("local", -1),
+        ("bound", [float("nan"), 0]),
+    ],
+)
+async def test_a_call_with_a_field_that_can_not_be_is_refused_before_it_is_entered(
+    node: Witness, client: socket.socket, field: str, value: Any
+) -> None:
+    client.send(ipc.pack(ipc.SUBMIT, *{**SUBMIT, field: value}.values()))
+    assert (await asyncio.wait_for(node.ended, 10))[0] == "died"
+    assert node.bounds.empty()
+
+
+@pytest.mark.parametrize("more", [{"recv_timeout_s": 2}, {"deadline": None}, {"deadline": 3}])
+async def test_a_call_with_fields_that_can_be_is_entered(
+    node: Witness, client: socket.socket, more: dict[str, Any]
+) -> None:
+    client.send(ipc.pack(ipc.SUBMIT, *{**SUBMIT, **more}.values()))
+    assert await asyncio.wait_for(node.bounds.get(), 10) is None

@@ -335,3 +335,34 @@ def test_an_agreement_that_a_program_has_not_heard_is_told_though_its_daemon_has
         assert {fact["agreed"] for fact in (await job.reformed(*range(n))).values()} == {None}
 
     play(n, story)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_wish_that_is_read_after_its_deadline_is_answered_and_nobody_is_asked(n: int) -> None:
+    """Its daemon was stopped: its caller is gone, and has asked again, or soon will."""
+
+    async def story(job: Job) -> None:
+        node, trainer = job.cluster.nodes[0], job.cluster.trainers[0]
+
+        def late() -> None:
+            told: list[Answer] = []
+            until = job.loop.time() - 0.1
+            node.reform(trainer, 1, 1.0, lambda *a: told.append(a), None, until)
+            ((error, facts),) = told
+            assert type(error) is RendezvousError
+            assert (error.fields["epoch"], facts) == (node.engine.world.epoch, None)
+
+        late()
+        assert not any((await job.all_reduce(*range(n))).values()), "the epoch goes on"
+        late()
+        facts = await job.reformed(*range(n))
+        assert facts[0]["ranks"] == list(range(n))
+        assert (facts[0]["lost"], facts[0]["joined"]) == ([], [])
+        first = job.reform(0)
+        late()
+        assert not first.done()
+        assert (await job.reformed(*range(1, n)))[1]["ranks"] == list(range(n))
+        assert (await first)[0] is None
+        assert not any((await job.all_reduce(*range(n))).values())
+
+    play(n, story)

@@ -89,6 +89,50 @@ def test_a_trainer_without_descriptors_says_so_of_itself(daemons: Make) -> None:
     is_whole(group)
 
 
+CALLS = (
+    {"shape": [1 << 20]},
+    {"collective": "all_gather", "shape": [1 << 19]},
+    {"collective": "broadcast", "shape": [1 << 20], "root": 0},
+)
+
+
+def test_a_call_for_which_a_trainer_has_no_descriptor_is_void_on_all(daemons: Make) -> None:
+    group = daemons(3)
+    group.connect()
+    is_whole(group)
+    pid = group.trainer(1).pid
+    with no_descriptor_left(pid) as limit:
+        told = group.do(calls.sequence, calls=[*CALLS, *PLAIN])
+    text = f"(process {pid}) is out of file descriptors (limit {limit}): raise `ulimit -n`"
+    for rank, ends in enumerate(told):
+        for end in ends[: len(CALLS)]:
+            assert end["error"] == ("ResourceError" if rank == 1 else "CollectiveMismatchError"), (
+                end
+            )
+            assert f"rank 1's trainer {text}" in end["text"]
+            assert rank == 1 or end["fields"]["ranks"] == [1]
+        assert ends[-1]["error"] is None, "what needs no more memory works"
+    is_whole(group)
+
+
+FIRST = ("agree", "agree_async", "new_group", "all_gather_object", "sync_state", "coalesce")
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_the_first_call_of_a_trainer_without_descriptors_is_void_on_all(
+    daemons: Make, name: str
+) -> None:
+    group = daemons(2)
+    group.connect()
+    group.do(calls.of_any_kind, name="none")  # the program is loaded, and no shared memory is there
+    with no_descriptor_left(group.trainer(1).pid):
+        told = group.do(calls.of_any_kind, name=name)
+    assert [end["error"] for end in told] == ["CollectiveMismatchError", "ResourceError"]
+    assert "is out of file descriptors" in told[0]["text"]
+    assert told[0]["fields"]["ranks"] == [1]
+    is_whole(group)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_daemon_that_can_make_no_link_is_named_by_the_verdict(daemons: Make, victim: int) -> None:

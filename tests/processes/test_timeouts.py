@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.processes.harness import WIDER, Daemons, until
-from tests.processes.programs import basics, faults
+from tests.processes.programs import basics, coordinator, faults
 
 Standing = Callable[[int], Daemons]
 SLACK_S = 0.25 * WIDER
@@ -200,6 +200,26 @@ def test_calls_that_a_stopped_daemon_had_not_read_count_when_it_goes_on(
     assert "barrier" in told["text"]
     assert "rank 1" in told["text"]
     assert [again["value"] for again in group.do(faults.call)] == [2.0] * 2
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_a_reform_that_its_stopped_daemon_reads_too_late_does_not_put_the_rank_out(
+    daemons: Callable[..., Daemons], n: int
+) -> None:
+    """The next one is read with it, or right after."""
+    group = daemons(n)
+    group.connect()
+    trainer = group.trainer(0)
+    group.daemon_signal(0, signal.SIGSTOP)
+    try:
+        told = trainer.do(coordinator.reform, timeout_s=0.3)
+        assert told["error"] == "DaemonLostError", told
+    finally:
+        group.daemon_signal(0, signal.SIGCONT)
+    for change in group.do(coordinator.reform, timeout_s=20.0):
+        assert change["error"] is None, change
+        assert change["value"] == {"epoch": 2, "ranks": list(range(n))}
+    assert [told["value"] for told in group.do(faults.call)] == [float(n)] * n
 
 
 def test_a_daemon_that_stays_stopped_holds_up_no_call_beyond_its_deadline_and_no_close(

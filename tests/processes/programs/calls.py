@@ -12,6 +12,27 @@ from tests.processes.trainer import Stage
 Call = dict[str, Any]
 
 
+def of_any_kind(stage: Stage, name: str) -> Call:
+    """A call that is more than a collective of one tensor, with arguments that are right."""
+    comm = stage.comm
+
+    def coalesced() -> None:
+        with comm.coalesce():
+            comm.all_reduce(np.ones(3))
+            comm.all_reduce(np.ones(4))
+
+    made = {
+        "none": lambda: None,
+        "agree": lambda: comm.agree(True),
+        "agree_async": lambda: comm.agree_async(True).wait(),
+        "new_group": lambda: comm.new_group(range(comm.world_size)) and None,
+        "all_gather_object": lambda: comm.all_gather_object(1),
+        "sync_state": lambda: comm.sync_state({"a": np.ones(3)}) and None,
+        "coalesce": coalesced,
+    }
+    return outcome(made[name])
+
+
 def tensor_of(call: Call, comm: Any) -> Any:
     """The call's tensor: as ``tensor`` says, or of ``shape`` and ``dtype`` with known values."""
     kind = call.get("tensor", "array")
