@@ -30,7 +30,7 @@ from ringd.observe import dump_file, kept
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
 from ringd.observe.dump_file import Dumper
-from ringd.rendezvous.agent import AgentSettings
+from ringd.rendezvous.reach import AgentSettings
 from ringd.rendezvous.service import RendezvousService, ServiceSettings
 from ringd.transport.base import Address
 from ringd.transport.handshaking import fresh_nonce

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from ringd.daemon.continuity import DaemonContinuity, Office
 from ringd.daemon.mesh import Mesh, Place
 from ringd.engine.engine import Engine, EngineOptions
-from ringd.rendezvous.agent import Agent, AgentSettings
+from ringd.rendezvous.agent import Agent
 from ringd.rendezvous.agent_events import AgentEvents, DaemonInfo
+from ringd.rendezvous.reach import AgentSettings
 from ringd.transport.base import Address, Transport
 from ringd.wire.handshake import LINK, Credentials
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -31,7 +30,7 @@ from ringd.rendezvous.intake import (
     question_of,
     start_of,
 )
-from ringd.rendezvous.reach import RetrySettings, describe, reach
+from ringd.rendezvous.reach import AgentSettings, describe, reach
 from ringd.rendezvous.referral import follow
 from ringd.rendezvous.unsaid import Unsaid
 from ringd.transport.base import Address, Channel, Transport
@@ -45,21 +44,6 @@ from ringd.wire.raised import Raised
 
 ANSWER_S = 0.25
 """A rendezvous that takes longer to answer a heartbeat is stopped, cut off, or overloaded."""
-
-
-@dataclass(frozen=True, slots=True)
-class AgentSettings:
-    """An agent's intervals.
-
-    Attributes:
-        heartbeat_s: how often it says that it lives.
-        retry: pauses between attempts to reach the rendezvous.
-        dead_after_s: the rendezvous is lost when it was silent for so long.
-    """
-
-    heartbeat_s: float = 1.0
-    retry: RetrySettings = field(default_factory=RetrySettings)
-    dead_after_s: float = 3.0
 
 
 class Agent:

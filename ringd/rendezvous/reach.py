@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ringd.errors import RendezvousError
@@ -26,6 +26,21 @@ class RetrySettings:
     max_delay_s: float = 2.0
     attempt_timeout_s: float = 5.0
     """Of one attempt to connect: a name may resolve to something else at the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """An agent's intervals.
+
+    Attributes:
+        heartbeat_s: how often it says that it lives.
+        retry: pauses between attempts to reach the rendezvous.
+        dead_after_s: the rendezvous is lost when it was silent for so long.
+    """
+
+    heartbeat_s: float = 1.0
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    dead_after_s: float = 3.0
 
 
 async def reach(

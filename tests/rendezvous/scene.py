@@ -9,10 +9,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Protocol
 
-from ringd.rendezvous.agent import Agent, AgentSettings, DaemonInfo
+from ringd.rendezvous.agent import Agent, DaemonInfo
 from ringd.rendezvous.agent_events import Presence
 from ringd.rendezvous.events import Claim, Lost, Start
-from ringd.rendezvous.reach import RetrySettings
+from ringd.rendezvous.reach import AgentSettings, RetrySettings
 from ringd.rendezvous.service import RendezvousService, ServiceSettings
 from ringd.sim.clock import VirtualLoop, run
 from ringd.sim.weather import CalmWeather
