@@ -21,19 +21,17 @@ _OF_RANKS = ("daemon does not answer", "trainer stopped", "no trainer attached",
 Path = tuple[Call, ...]
 
 
-def judge_chain(
-    first: PostFailed, hops: Mapping[Key, Hop], over: Mapping[int, Over] | None = None
-) -> Verdict:
+def judge_chain(first: PostFailed, hops: Mapping[Key, Hop], over: Iterable[Over] = ()) -> Verdict:
     """The verdict on a message that does not come to its end.
 
     Args:
         first: the message; ``hops``: by key of its call, its own among them.
-        over: by rank, the last call in which it waited in vain. If it did so for most of the time
-            that ``first`` has waited, what was to blame for that is to blame for this, too.
+        over: calls in which ranks have waited in vain, the last one last. If that took most of the
+            time that ``first`` has waited, what was to blame for it is to blame for this, too.
     """
     own = hops[first.key].answers.get(first.rank)
     entered_s = own.entered_s if own is not None else 0.0
-    recent = {rank: last for rank, last in (over or {}).items() if last.filled(entered_s)}
+    recent = {last.about.rank: last for last in over if last.filled(entered_s)}
     walk = _Walk(hops, recent)
     walk.visit(first, ())
     ends = walk.ends or walk.ends_before

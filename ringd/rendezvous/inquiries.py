@@ -7,7 +7,8 @@ wait themselves, call by call.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +24,8 @@ WALK_S = 0.05
 WHOLE_S = 0.14
 """How long it may take in all; who is asked last has most of ``INQUIRY_S``, too."""
 MAX_INQUIRIES = 256
+MAX_OVER = 1024
+"""Calls of ranks that waited in vain, of all ranks together, that are remembered."""
 MAX_HOPS = 128
 """Calls that one inquiry asks about."""
 ASKED_ABOUT = frozenset({"timeout"})
@@ -50,14 +53,14 @@ class Inquiry:
         """On the call itself, by rank."""
         return self.hops[self.first.key].answers
 
-    def judge(self, over: Mapping[int, Over] | None = None) -> Verdict:
+    def judge(self, over: Sequence[Over] = ()) -> Verdict:
         """The verdict on what was answered.
 
         Args:
-            over: by rank, the last call in which it waited in vain.
+            over: calls in which ranks have waited in vain, the last one last.
         """
         if isinstance(self.first, PostFailed):
-            return judge_chain(self.first, self.hops, over or {})
+            return judge_chain(self.first, self.hops, over)
         return judge(self.answers, self.first.members, self.first.seq)
 
     def waited(self) -> list[tuple[Call, float]]:
@@ -80,7 +83,7 @@ class Inquiries:
         self._open: dict[int, Inquiry] = {}  # by the number of its first question
         self._asked: dict[int, tuple[int, Hop]] = {}  # by question: whose it is
         self._complete: list[Inquiry] = []
-        self._over: dict[int, tuple[float, Over]] = {}  # by rank, with the time
+        self._over: deque[tuple[float, Over]] = deque(maxlen=MAX_OVER)  # with the time
         self._last = 0
 
     def next_deadline(self) -> float | None:
@@ -173,10 +176,9 @@ class Inquiries:
     def judge(self, inquiry: Inquiry, now: float) -> Verdict:
         """The verdict on one that has ended. It is the reason, too, why its ranks make no call that
         another one waits for, until they have had the time to."""
-        over = {r: replace(last, ago_s=now - at) for r, (at, last) in self._over.items()}
-        verdict = inquiry.judge(over)
+        verdict = inquiry.judge([replace(last, ago_s=now - at) for at, last in self._over])
         for call, waited_s in inquiry.waited():
-            self._over[call.rank] = (now, Over(call, verdict, 0.0, waited_s))
+            self._over.append((now, Over(call, verdict, 0.0, waited_s)))
         return verdict
 
     def clear(self) -> None:

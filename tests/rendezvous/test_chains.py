@@ -274,7 +274,8 @@ def test_who_waited_until_just_now_is_held_up_by_what_held_that_up(
         Hop(recv(0, 1), {0: waits(0), 1: blocked(1)}, {1: (recv(1, 2),)}),
         Hop(recv(1, 2), {1: waits(1), 2: away(2)}),
     ]
-    over = {2: Over(recv(2, 3), LATELY, ago_s, waited_s)}
+    short = Over(recv(2, 1, tag=9), replace(LATELY, culprits=(1,)), 0.0, ago_s / 2)
+    over = [Over(recv(2, 3), LATELY, ago_s, waited_s), short]
     verdict = judge_chain(recv(0, 1), {hop.about.key: hop for hop in hops}, over)
     assert (verdict.case, verdict.culprits, verdict.chain) == ("never entered", culprits, chain)
     told = "rank 2 waited itself in a recv from rank 3 with tag 7 until its deadline; rank 3 never"
@@ -287,7 +288,7 @@ def test_ranks_that_wait_for_each_other_after_one_has_given_up_are_no_deadlock()
         Hop(recv(2, 0), {2: waits(2), 0: blocked(0)}, {0: (recv(0, 2),)}),
     ]
     known = {hop.about.key: hop for hop in hops}
-    over = {2: Over(recv(2, 3), LATELY, 0.1, 2.0)}
+    over = [Over(recv(2, 3), LATELY, 0.1, 2.0)]
     assert judge_chain(recv(0, 2), known, over).culprits == (3,)
     assert judge_chain(recv(0, 2), known).case == "deadlock"
 
