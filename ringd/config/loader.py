@@ -77,6 +77,8 @@ class Loaded:
     def placed(self, by: str = LAUNCHER, /, **settings: Any) -> Loaded:
         """The same with these settings, which this program knows by itself.
 
+        To what a launcher starts it passes no ``service_links``: it has told of them itself.
+
         Args:
             by: their origin.
             settings: values of the fields' types; they are not checked.
@@ -87,7 +89,8 @@ class Loaded:
         replaced = dataclasses.replace(self.settings, **settings)
         origin = {**self.origin, **dict.fromkeys(settings, by)}
         _check_together(replaced, origin)
-        return Loaded(replaced, origin, self.runtime_dir)
+        links = () if by == LAUNCHER else self.service_links
+        return Loaded(replaced, origin, self.runtime_dir, links)
 
     def to_line(self) -> bytes:
         """For the standard input of a daemon that this program starts; it holds the secret."""

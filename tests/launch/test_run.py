@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import stat
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -18,7 +19,8 @@ import pytest
 
 from ringd.observe.dumps import read
 from ringd.observe.explain import explain
-from tests.processes.harness import processes_of, until
+from ringd.observe.status_view import ask
+from tests.processes.harness import environment, processes_of, until
 from tests.processes.job import Job, command_for, run_job, start_job
 from tests.processes.programs import elastic, jobs
 
@@ -144,7 +146,33 @@ def test_trainers_that_ignore_signals_end_as_well(start: Callable[..., Job], own
     job.await_output("deaf", times=2)
     job.process.send_signal(signal.SIGINT)
     assert job.wait(ENDS_WITHIN_S) == 130
+    assert "not ended yet: rank 0, rank 1: SIGTERM now; SIGKILL in 1 s" in job.err
+    assert "not ended yet: rank 0, rank 1: SIGKILL now\n" in job.err
     nothing_is_left(owner, job)
+
+
+def test_the_status_says_of_a_stopped_trainer_that_it_is(at_work: Job) -> None:
+    facts = at_work.facts()["ranks"][1]
+    state = lambda: ask(Path(facts["socket"]), "daemon")["trainer_state"]  # noqa: E731
+    assert state() in ("running", "sleeping")
+    os.kill(facts["trainer_pid"], signal.SIGSTOP)
+    until(lambda: state() == "stopped", "it is seen to be stopped", ENDS_WITHIN_S)
+    at_work.process.send_signal(signal.SIGINT)
+    assert at_work.wait(ENDS_WITHIN_S) == 130
+
+
+def test_variables_of_kubernetes_are_said_once_and_no_obstacle(folder: Path, owner: str) -> None:
+    links = {"RINGD_PORT": "tcp://10.0.0.7:7000", "RINGD_SERVICE_HOST": "10.0.0.7"}
+    words = ["run", "-n", "2", "--", "sh", "-c", "test -z $RINGD_PORT$RINGD_SERVICE_HOST"]
+    job = subprocess.run(
+        [sys.executable, "-m", "ringd", *words],
+        env=environment(owner, XDG_RUNTIME_DIR=folder, **links),
+        capture_output=True,
+        text=True,
+        timeout=ENDS_WITHIN_S,
+    )
+    assert job.returncode == 0, job.stderr
+    assert job.stderr.count("ignored RINGD_PORT, RINGD_SERVICE_HOST in the environment") == 1
 
 
 def test_what_a_trainer_has_started_ends_with_it(start: Callable[..., Job], owner: str) -> None:

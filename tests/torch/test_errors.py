@@ -10,6 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from ringd import errors
+from ringd.wire import advice
 from ringd_client.torch.errors import for_torch
 
 CLASSES = sorted(errors.BY_CODE.values(), key=lambda cls: cls.__name__)
@@ -31,6 +32,24 @@ def test_an_error_travels_with_its_facts(cls: type[errors.RingdError]) -> None:
     got = pickle.loads(pickle.dumps(error))
     assert type(got) is type(error)
     assert (str(got), got.fields, got.retry) == ("text", {"rank": 3}, cls.retry)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"RINGD_RANK": "1"}, "ringd run --max-restarts"),
+        ({"TORCHELASTIC_RUN_ID": "x"}, "torchrun --max-restarts"),
+        ({"RINGD_RANK": "1", "TORCHELASTIC_RUN_ID": "x"}, "torchrun --max-restarts"),
+    ],
+)
+def test_what_starts_ranks_anew_is_named_as_the_launcher_that_it_is(
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], named: str
+) -> None:
+    for name in ("RINGD_RANK", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert f"({named}" in str(for_torch(errors.PeerLostError(f"rank 1 is lost. {advice.REFORM}")))
 
 
 def test_a_process_that_has_raised_none_can_read_one() -> None:

@@ -47,6 +47,18 @@ def test_a_port_in_use_is_told_in_the_daemons_own_words(monkeypatch: pytest.Monk
     error = caught.value
     assert f"has ended with exit code 2: 127.0.0.1:{port} is in use" in str(error)
     assert error.fields["exit_code"] == 2
+    assert error.__suppress_context__  # "no daemon listens" would be wrong advice
+    assert error.__cause__ is None
+
+
+def test_kubernetes_variables_are_no_obstacle_and_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("RINGD_PORT", "tcp://10.0.0.7:7000")
+    monkeypatch.setattr(child, "own_module", lambda *_: [sys.executable, "-c", "raise SystemExit"])
+    with pytest.raises(RendezvousError, match="exit code 0"):
+        open_world()
+    assert [r.getMessage().partition(" in ")[0] for r in caplog.records] == ["ignored RINGD_PORT"]
 
 
 def test_a_daemon_that_ends_without_a_word_is_told_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import secrets
 import socket
@@ -33,6 +34,7 @@ from ringd_client.torch.child import Child
 LOG_LEVEL: Final = "warning"
 """Of the processes that we start: they write to the script's standard error."""
 _LAST_MOMENTS_S: Final = 2.0
+_log = logging.getLogger("ringd.client")
 
 
 @dataclass(slots=True)
@@ -107,7 +109,7 @@ class OwnDaemon:
             raise RendezvousError(
                 f"the daemon that this rank started has ended with exit code {code}{why}",
                 exit_code=code,
-            ) from error
+            ) from (None if words else error)
 
     def answered(self) -> None:
         """It serves us: from now on its socket says when it ends."""
@@ -207,6 +209,8 @@ def drop_ahead() -> None:
 def _told(plan: dict[str, Any], rank: int, size: int, until: float) -> OwnDaemon:
     """The daemon of a place; it need not listen yet."""
     loaded = load({}, environ=environment.snapshot())
+    for text in loaded.warnings() if rank == 0 else ():
+        _log.warning("%s", text)
     path = loaded.runtime_dir / plan["job"] / f"{rank}.sock"
     place: dict[str, object] = {
         "parent_pid": os.getpid(),
