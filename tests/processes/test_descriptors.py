@@ -82,7 +82,7 @@ def test_a_trainer_without_descriptors_says_so_of_itself(daemons: Make) -> None:
     group.connect()
     is_whole(group)  # all that is loaded for a call is there
     with no_descriptor_left(trainer.pid) as limit:
-        told = trainer.do(calls.sequence, calls=[{"shape": [1 << 20]}])[0]
+        told = group.do(calls.sequence, calls=[{"shape": [1 << 20]}])[1][0]
     assert told["error"] == "ResourceError", told
     assert f"rank 1's trainer {words.partition(' is')[0]}" in told["text"]
     assert f"(limit {limit})" in told["text"]
