@@ -27,6 +27,8 @@ def known_dtype(dtype: torch.dtype) -> bool:
 def _check_storage(tensor: torch.Tensor) -> None:
     """Refuse a tensor whose elements have no memory: storages can be resized under it.
 
+    Callers spare themselves this where a tensor begins a storage of its size, the common case.
+
     Raises:
         InvalidTensorError: it would be read or written beyond its storage.
     """
@@ -76,7 +78,13 @@ class TorchAdapter:
                 f"a dense tensor in CPU memory is wanted, not one on {tensor.device} with layout "
                 f"{tensor.layout}; pass tensor.cpu(), or tensor.to_dense()"
             )
-        _check_storage(tensor)
+        if (
+            tensor.storage_offset()
+            or not tensor.is_contiguous()
+            or tensor.untyped_storage().nbytes() < tensor.nbytes
+            or not tensor.data_ptr()
+        ):
+            _check_storage(tensor)
         return name, tensor.shape
 
     def check_output(self, tensor: Any) -> int:
@@ -115,10 +123,14 @@ class TorchAdapter:
                 f"the output had {size_bytes} bytes when the call began and has {tensor.nbytes} "
                 "now; resize it when the call is over"
             )
-        _check_storage(tensor)
         if tensor.is_contiguous():
-            copy_bytes(tensor.data_ptr(), segment.address + offset, size_bytes)
+            address = tensor.data_ptr()
+            begins = address and not tensor.storage_offset()
+            if not begins or tensor.untyped_storage().nbytes() < size_bytes:
+                _check_storage(tensor)
+            copy_bytes(address, segment.address + offset, size_bytes)
         else:
+            _check_storage(tensor)
             with torch.no_grad():
                 tensor.detach().copy_(_shared(tensor, segment, offset))
 
