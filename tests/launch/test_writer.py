@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
+import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -22,14 +20,15 @@ from tests.processes.harness import ROOT, processes_of, until
 from tests.processes.job import Job, start_job
 
 ENDS_WITHIN_S = 30.0
-FULL_FROM = 60_000
-"""Bytes in a pipe of 64 KiB: the next page does not fit."""
 LINE = "x" * 99 + "\n"
 
 
-def unread(fd: int) -> int:
-    """Bytes that wait in a pipe."""
-    return int(struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0" * 4))[0])
+def is_full(fd: int) -> bool:
+    """Whether a pipe takes nothing more: the kernel has no page left for it, however few bytes are
+    in each."""
+    room = select.poll()
+    room.register(fd, select.POLLOUT)
+    return not room.poll(0)
 
 
 def read_all(fd: int) -> bytes:
@@ -50,11 +49,16 @@ class Unread:
     def __init__(self, folder: Path, owner: str, n: int, script: str, *flags: str) -> None:
         folder.mkdir(exist_ok=True)
         os.mkfifo(folder / "out")
-        self.pipe = os.open(folder / "out", os.O_RDONLY | os.O_NONBLOCK)
+        self._path = folder / "out"
+        self.pipe = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK)
         self.job: Job = start_job(n, ["sh", "-c", script], folder, owner, *flags)
 
     def await_full(self) -> None:
-        until(lambda: unread(self.pipe) >= FULL_FROM, "the pipe is full")
+        ours = os.open(self._path, os.O_WRONLY)
+        try:
+            until(lambda: is_full(ours), "the pipe is full")
+        finally:
+            os.close(ours)
 
     def await_error(self, text: str) -> None:
         until(lambda: text in self.job.err, f"{text!r} is said", ENDS_WITHIN_S)
@@ -136,7 +140,7 @@ async def test_who_wants_to_print_waits_for_room_and_no_longer(pipe: tuple[int, 
     for _ in range(count):
         writer.put(LINE)
     room = asyncio.create_task(writer.room())
-    await asyncio.to_thread(until, lambda: unread(read) >= FULL_FROM, "the pipe is full")
+    await asyncio.to_thread(until, lambda: is_full(write), "the pipe is full")
     assert not room.done()
     reading = asyncio.create_task(asyncio.to_thread(read_all, read))
     await room
@@ -188,7 +192,7 @@ async def test_a_pipe_that_somebody_made_non_blocking_is_written_whole(
     writer = Writer(write)
     for _ in range(5000):
         writer.put(LINE)
-    await asyncio.to_thread(until, lambda: unread(read) >= FULL_FROM, "the pipe is full")
+    await asyncio.to_thread(until, lambda: is_full(write), "the pipe is full")
     reading = asyncio.create_task(asyncio.to_thread(read_all, read))
     await writer.drain(ENDS_WITHIN_S)
     os.close(write)
@@ -222,6 +226,6 @@ raise SystemExit(7)
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=pipe[1], cwd=ROOT
     )
-    until(lambda: unread(pipe[0]) >= FULL_FROM, "it is stuck")
+    until(lambda: is_full(pipe[1]), "it is stuck")
     process.communicate(b"\n", ENDS_WITHIN_S)
     assert process.returncode == 7
