@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -201,27 +202,40 @@ def test_without_proc_a_program_connects_all_the_same(
     assert "stack_signal" not in daemon.log[0][1]
 
 
+@contextlib.contextmanager
+def daemon_that(answers: Callable[[socket.socket], None], folder: Path) -> Iterator[str]:
+    """The socket of a daemon that takes one client, does this, and closes."""
+    path = folder / "0.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            conversation, _ = listener.accept()
+            with conversation:
+                answers(conversation)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield str(path)
+        thread.join()
+
+
 @both
 def test_the_last_words_of_a_daemon_that_does_not_read_ours_are_heard(
     connect: Connect, tmp_path: Path
 ) -> None:
     """It may close before HELLO is sent, or without reading it."""
-    path = tmp_path / "0.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(path))
-        listener.listen()
+    error = ResourceError("rank 1's daemon is out of all", rank=1)
 
-        def turn_away() -> None:
-            conversation, _ = listener.accept()
-            with conversation:
-                error = ResourceError("rank 1's daemon is out of all", rank=1)
-                conversation.send(ipc.pack(ipc.REFUSED, error.to_wire()))
+    def turn_away(conversation: socket.socket) -> None:
+        conversation.send(ipc.pack(ipc.REFUSED, error.to_wire()))
 
-        thread = threading.Thread(target=turn_away)
-        thread.start()
-        with pytest.raises(ResourceError, match="rank 1's daemon is out of all"):
-            connect(socket=str(path), timeout_s=5)
-        thread.join()
+    with (
+        daemon_that(turn_away, tmp_path) as path,
+        pytest.raises(ResourceError, match="rank 1's daemon is out of all"),
+    ):
+        connect(socket=path, timeout_s=5)
 
 
 @both
@@ -229,19 +243,13 @@ def test_a_daemon_that_ends_before_the_group_is_complete_is_said_to_be_gone(
     connect: Connect, tmp_path: Path
 ) -> None:
     """It says goodbye; who was killed does not, and reads alike."""
-    path = tmp_path / "0.sock"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(path))
-        listener.listen()
 
-        def say_goodbye() -> None:
-            conversation, _ = listener.accept()
-            with conversation:
-                conversation.recv(1 << 16)
-                conversation.send(ipc.pack(ipc.BYE))
+    def say_goodbye(conversation: socket.socket) -> None:
+        conversation.recv(1 << 16)
+        conversation.send(ipc.pack(ipc.BYE))
 
-        thread = threading.Thread(target=say_goodbye)
-        thread.start()
-        with pytest.raises(DaemonLostError, match="closed the connection before the group was"):
-            connect(socket=str(path), timeout_s=5)
-        thread.join()
+    with (
+        daemon_that(say_goodbye, tmp_path) as path,
+        pytest.raises(DaemonLostError, match="closed the connection before the group was"),
+    ):
+        connect(socket=path, timeout_s=5)
