@@ -59,9 +59,9 @@ class Settings:
         max_in_flight: operations that a trainer may have posted and not finished.
         busy_poll_us: how long after a call of at most 64 KiB begins the daemon looks for its peers'
             bytes instead of sleeping (it yields the processor to whoever wants it); 0 is off.
-        congestion: "auto" takes cubic on links within a host, else the system's; "system"
-            leaves it alone; other words name the kernel's algorithm, and one that it refuses
-            is an error at the start.
+        congestion: "auto" takes cubic within a host and a local network (a handshake of less than
+            1 ms), else the system's; "system" leaves it alone; other words name the kernel's
+            algorithm, and one that it refuses is an error at the start.
         arena_limit_bytes: cap on a trainer's shared memory; unset: 4 GiB, or a quarter of the
             machine's (or container's) memory when that is less.
         adopt_storages: the torch backend may move storages that recur into shared memory, so that

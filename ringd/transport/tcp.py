@@ -11,6 +11,7 @@ import contextlib
 import errno
 import logging
 import socket
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,12 @@ KEEPALIVE_INTERVAL_S = 5
 KEEPALIVE_COUNT = 3
 USER_TIMEOUT_S = 30
 KNOWN_CONGESTIONS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
+NEAR_RTT_US = 1000
+"""Who answers the first packets within this many microseconds is on our local network."""
+_RTT = struct.Struct("=I")
+_RTT_AT = 68
+"""Of ``tcpi_rtt`` in Linux's ``struct tcp_info``: microseconds, smoothed."""
+_TCP_INFO_BYTES = _RTT_AT + _RTT.size
 _SHRUG = (BlockingIOError, InterruptedError)
 _log = logging.getLogger("ringd.transport")
 
@@ -292,8 +299,9 @@ class TcpTransport:
     """Dials and listens over TCP, IPv4 or IPv6.
 
     Args:
-        congestion: "auto" takes cubic between two ends on one host, where the pacing of the
-            system's default (BBR, for one) only costs time, and the system's choice elsewhere;
+        congestion: "auto" takes cubic between two ends on one host or one local network (the
+            handshake took less than 1 ms), where the pacing of the system's default (BBR, for
+            one) only costs time, and the system's choice elsewhere;
             "system" never chooses; any other value names an algorithm of the kernel's.
         source: local IP address that dialled connections leave from, "" for the route's.
         family: socket.AF_UNSPEC, AF_INET or AF_INET6.
@@ -375,11 +383,24 @@ def tune(sock: socket.socket, congestion: str) -> None:
     sock.setsockopt(tcp, socket.TCP_KEEPCNT, KEEPALIVE_COUNT)
     sock.setsockopt(tcp, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_S * 1000)
     if congestion == "auto":
-        same_host = sock.getsockname()[0] == sock.getpeername()[0]
-        congestion = "cubic" if same_host else "system"
+        congestion = "cubic" if _is_near(sock) else "system"
     if congestion != "system":
         with contextlib.suppress(OSError):  # not loaded in this kernel: its default serves
             sock.setsockopt(tcp, socket.TCP_CONGESTION, congestion.encode())
+
+
+def _is_near(sock: socket.socket) -> bool:
+    """Whether the other end is on this host or on its local network."""
+    if sock.getsockname()[0] == sock.getpeername()[0]:
+        return True
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except OSError:  # a sandbox that does not tell
+        return False
+    if len(info) < _TCP_INFO_BYTES:
+        return False
+    (rtt_us,) = _RTT.unpack_from(info, _RTT_AT)
+    return 0 < rtt_us < NEAR_RTT_US
 
 
 def refused_congestion(congestion: str) -> str:

@@ -81,6 +81,40 @@ async def test_keepalive_and_user_timeout_are_set_on_both_ends_of_every_connecti
     listener.close()
 
 
+@pytest.mark.parametrize("source", [LOCALHOST, "127.0.0.2"])
+async def test_a_short_path_has_cubic_and_another_the_systems_choice(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two addresses the kernel's round trip of the handshake decides."""
+    if tcp.refused_congestion("cubic"):
+        pytest.skip("this kernel does not let us have cubic")
+    with socket.socket() as untouched:
+        default = _congestion(untouched)
+    assert await _congestions(source) == ["cubic", "cubic"]
+    monkeypatch.setattr(tcp, "NEAR_RTT_US", 0)
+    expected = "cubic" if source == LOCALHOST else default
+    assert await _congestions(source) == [expected, expected]
+
+
+async def _congestions(source: str) -> list[str]:
+    """Of both ends of a connection that leaves from ``source``."""
+    accepted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    listener = await tcp.TcpTransport().listen(Address(LOCALHOST, 0), accepted.set_result)
+    dialled = await tcp.TcpTransport(source=source).dial(
+        listener.address, deadline=asyncio.get_running_loop().time() + 5
+    )
+    channels = [dialled, await asyncio.wait_for(accepted, 5)]
+    found = [_congestion(channel._sock) for channel in channels]
+    for channel in channels:
+        channel.abort()
+    listener.close()
+    return found
+
+
+def _congestion(sock: socket.socket) -> str:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+
+
 class TestTcp(TransportConformance):
     """Real sockets on loopback."""
 
