@@ -399,7 +399,7 @@ def _is_near(sock: socket.socket) -> bool:
         return False
     if len(info) < _TCP_INFO_BYTES:
         return False
-    (rtt_us,) = _RTT.unpack_from(info, _RTT_AT)
+    rtt_us: int = _RTT.unpack_from(info, _RTT_AT)[0]
     return 0 < rtt_us < NEAR_RTT_US
 
 
