@@ -81,7 +81,7 @@ class MailScene(Scene):
         group: int = 0,
         **times: float,
     ) -> Pending:
-        """Begin to receive on ``rank`` from the group rank ``source``; ``times``: of :meth:`post`."""
+        """Begin to receive on ``rank`` from the group rank ``source``; ``times`` go to ``post``."""
         array = np.full(shape, 99).astype(dtype)
         spec = OpSpec(RECV, dtype, "", array.shape, root=source, group=group)
         return self.post(rank, spec, array, tag, **times)

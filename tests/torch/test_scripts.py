@@ -119,6 +119,17 @@ def test_a_script_under_ringd_run_uses_its_daemons(shell: Shell) -> None:
     assert sums(output, 2), output
 
 
+@pytest.mark.parametrize(
+    ("given", "times"), [([], "1800, 1800, 1800 s"), (["60"], "60, 1800, 60 s")]
+)
+def test_the_deadlines_of_a_script_are_torchs_whatever_ringd_run_says(
+    shell: Shell, given: list[str], times: str
+) -> None:
+    script = (sys.executable, SCRIPTS / "times.py", *given)
+    output = shell("-m", "ringd", "run", "-n", 2, "--timeout", 7, "--", *script)
+    assert all(f"[{rank}] rank {rank}: {times}" in output for rank in range(2)), output
+
+
 @pytest.mark.slow
 def test_torchs_debug_mode_does_no_harm(shell: Shell) -> None:
     detail = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
