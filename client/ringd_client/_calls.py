@@ -180,7 +180,12 @@ class Caller(ABC):
         MiB, once.
         """
         self._state.admit(self._place.group)
-        adapter = adapter_named(like)
+        try:
+            adapter = adapter_named(like)
+        except Exception as exc:  # it is loaded by its first use
+            if lack := out_of(exc):
+                raise lack from exc
+            raise
         if isinstance(dtype, int):
             raise InvalidArgumentError(
                 f"dtype is a name, not {dtype}; several sizes are one argument: empty((3, 4))"
@@ -282,14 +287,19 @@ class Caller(ABC):
 
     @contextlib.contextmanager
     def _refusing(self, collective: str, call: str = "") -> Iterator[None]:
-        """For checks before the first operation, a ``collective``, of a ``call``: what they refuse
-        is poisoned."""
+        """For what comes before the first operation, a ``collective``, of a ``call``: where it is
+        refused, or there is no room for it, that is poisoned."""
         self._state.admit_call(self._place.group, self.epoch)
         try:
             yield
         except REFUSALS as refusal:
             self._refuse(collective, refusal, call)
             raise
+        except RingdError:
+            raise
+        except Exception as exc:
+            self._refuse(collective, cause := unreadable(exc), call)
+            raise cause from exc
 
     def _collecting(self) -> Batch | None:
         """The open ``coalesce`` block of whoever calls."""

@@ -236,12 +236,13 @@ class ClientState:
         return message
 
     def poison(self, packed: bytes, error: RingdError) -> bytes:
-        """The datagram that takes the place of a call which was refused here; it has no answer.
+        """The datagram that takes the place of a call which was refused here; it has no answer, and
+        so is not in flight.
 
         Raises:
             RingdError: as :meth:`admit_call`.
         """
-        self.admit_call(0, self.epoch)
+        self.admit_call(0, self.epoch, count=0)
         self._last_request += 1
         # Only what the peers are told: the fields may hold whatever the caller gave us.
         message = error.message[:MAX_REFUSAL_CHARS].encode(errors="replace").decode()

@@ -98,6 +98,26 @@ def reform(caller: Caller, *, min_size: int = 1, timeout_s: float = 60.0) -> Ste
     are possible again. It goes on with one that was interrupted: if an epoch has begun by that,
     it tells of this one.
     """
+    question = _asked(caller, min_size, timeout_s)
+    try:
+        yield question
+    finally:
+        question.give_up(RingdError("its caller was interrupted"))  # too late if it is over
+    try:
+        membership = Membership.of(question.output)
+        reformed = Reform.of(membership, question.output)
+    except (KeyError, ValueError, TypeError, AttributeError) as exc:
+        raise _unclear("reform", exc) from exc
+    caller._prepare_epoch(membership)
+    return reformed  # whoever plays this opens the epoch: see EpochHeard
+
+
+def _asked(caller: Caller, min_size: int, timeout_s: float) -> Question:
+    """What the daemon is asked by a reform.
+
+    Raises:
+        InvalidArgumentError: nothing is to be asked.
+    """
     if isinstance(min_size, bool) or not 1 <= _number(min_size) < 1 << 31:
         raise InvalidArgumentError(f"min_size is a number of ranks, at least 1, not {min_size!r}")
     bound = Bound(positive("timeout_s", timeout_s))
@@ -117,18 +137,7 @@ def reform(caller: Caller, *, min_size: int = 1, timeout_s: float = 60.0) -> Ste
     }
     question = Question("reform", ipc.REFORM, wish, ends_epoch=True)
     question.begin(began, bound)
-    try:
-        yield question
-    finally:
-        question.give_up(RingdError("its caller was interrupted"))  # too late if it is over
-    facts = question.output
-    try:
-        membership = Membership.of(facts)
-        reformed = Reform.of(membership, facts)
-    except (KeyError, ValueError, TypeError, AttributeError) as exc:
-        raise _unclear("reform", exc) from exc
-    caller._prepare_epoch(membership)
-    return reformed  # whoever plays this opens the epoch: see EpochHeard
+    return question
 
 
 def newcomers(caller: Caller, *, timeout_s: float | None = None) -> Steps[tuple[int, ...]]:

@@ -10,6 +10,7 @@ from ringd.errors import InvalidArgumentError
 from ringd.vocabulary import Collective, OpSpec
 from ringd_client import _collectives as collectives
 from ringd_client._calls import Caller, Place, checked_default
+from ringd_client._operation import Operation
 from ringd_client._plan import Planner
 from ringd_client._regions import Number
 from ringd_client._steps import Budget, Steps
@@ -24,9 +25,11 @@ def new_group(
     default_timeout_s: float | None,
 ) -> Steps[Place | None]:
     """Agree on a group of the caller's ranks; our place in it, or None."""
+    budget = Budget(caller, timeout_s)
     with caller._refusing(Collective.NEW_GROUP.value):
         checked_default(default_timeout_s)
-    return (yield from _agree(caller, ranks, timeout_s, Budget(caller, timeout_s), in_order=False))
+    agreement = _agreement(caller, ranks, timeout_s, in_order=False)
+    return (yield from _entered(caller, budget.bounds(agreement)))
 
 
 def split(
@@ -37,42 +40,49 @@ def split(
     default_timeout_s: float | None,
 ) -> Steps[Place | None]:
     """Agree on a group of those with our color, in the order of (key, rank)."""
-    import numpy as np
-
     budget = Budget(caller, timeout_s)
     with caller._refusing(Collective.ALL_GATHER.value, "split"):
         checked_default(default_timeout_s)
         ours = (color is not None, 0 if color is None else _word("color", color), _word("key", key))
-    everybody = np.empty((caller.world_size, len(ours)), np.int64)
-    mine = np.array(ours, np.int64)
+        everybody, mine = _tables(caller.world_size, ours)
     yield budget.bounds(collectives.all_gather(caller, everybody, mine, timeout_s=timeout_s))
     table = [tuple(row) for row in everybody.tolist()]
     alike = [rank for rank, row in enumerate(table) if row[0] and row[:2] == ours[:2]]
     alike.sort(key=lambda rank: (table[rank][2], rank))
-    return (yield from _agree(caller, alike, None, budget, in_order=True))
+    with budget.committed(Collective.NEW_GROUP.value, "split"):
+        agreement = _agreement(caller, alike, None, in_order=True)
+    return (yield from _entered(caller, budget.bounds(agreement)))
 
 
-def _agree(
-    caller: Caller,
-    ranks: Sequence[int],
-    timeout_s: float | None,
-    budget: Budget,
-    *,
-    in_order: bool,
-) -> Steps[Place | None]:
-    operation = caller._prepare(
-        Collective.NEW_GROUP.value, Planner.new_group, (ranks, in_order), timeout_s, None, None
+def _agreement(
+    caller: Caller, ranks: Sequence[int], timeout_s: float | None, *, in_order: bool
+) -> Operation[None]:
+    """By which these ranks of the caller make a group."""
+    arguments = (ranks, in_order)
+    return caller._prepare(
+        Collective.NEW_GROUP.value, Planner.new_group, arguments, timeout_s, None, None
     )
+
+
+def _entered(caller: Caller, operation: Operation[None]) -> Steps[Place | None]:
+    """Our place in the group that an agreement has made."""
     number, spec = operation.settlement, operation.spec
     assert isinstance(number, Number)
     assert isinstance(spec, OpSpec)
     members = spec.counts
-    yield budget.bounds(operation)
+    yield operation
     if caller.rank not in members:
         return None
     caller._state.open_group(number.value, operation.epoch)
     ranks_of_world = tuple(caller.ranks[member] for member in members)
     return Place(number.value, members.index(caller.rank), ranks_of_world)
+
+
+def _tables(world_size: int, ours: tuple[int, ...]) -> tuple[Any, Any]:
+    """Room for a row of each rank, and our row."""
+    import numpy as np
+
+    return np.empty((world_size, len(ours)), np.int64), np.array(ours, np.int64)
 
 
 def _word(name: str, value: Any) -> int:

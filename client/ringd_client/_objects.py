@@ -24,6 +24,7 @@ from ringd.errors import (
 )
 from ringd_client import _collectives as collectives
 from ringd_client._calls import Caller
+from ringd_client._environment import out_of
 from ringd_client._steps import Budget, Steps
 
 DEFAULT_MAX_OBJECT_BYTES: Final = 16 << 20
@@ -92,13 +93,17 @@ def all_gather_object(
     with caller._refusing("all_gather", "all_gather_object"):
         terms = _Terms(_checked_limit(max_object_bytes), -1)
         data = _packed(obj)
-    heads, lengths = yield from _all_heads(caller, terms, data, timeout_s, budget)
+        everybody, head = _room(caller.world_size * HEAD_BYTES), _head(terms, data)
+    yield budget.bounds(collectives.all_gather(caller, everybody, head, timeout_s=timeout_s))
+    heads, lengths = _told(caller, terms, everybody)
     rests = [max(0, length - ROOM_BYTES) for length in lengths]
     tails = [b""] * caller.world_size
     if any(rests):
-        whole = _room(sum(rests))
-        tail = _array(data[ROOM_BYTES:])
-        yield budget.bounds(collectives.all_gather(caller, whole, tail, counts=rests))
+        with budget.committed("all_gather", "all_gather_object"):
+            whole = _room(sum(rests))
+            tail = _array(data[ROOM_BYTES:])
+            rest = collectives.all_gather(caller, whole, tail, counts=rests)
+        yield budget.bounds(rest)
         tails = _cut(whole.tobytes(), rests)
     return _joined(caller, heads, lengths, tails)
 
@@ -128,14 +133,18 @@ def gather_object(
     with caller._refusing("all_gather", "gather_object"):
         terms = _checked_terms(caller, max_object_bytes, root)
         data = _packed(obj)
-    heads, lengths = yield from _all_heads(caller, terms, data, timeout_s, budget)
+        everybody, head = _room(caller.world_size * HEAD_BYTES), _head(terms, data)
+    yield budget.bounds(collectives.all_gather(caller, everybody, head, timeout_s=timeout_s))
+    heads, lengths = _told(caller, terms, everybody)
     rests = [max(0, length - ROOM_BYTES) for length in lengths]
     tails = [b""] * caller.world_size
     is_root = terms.root == caller.rank
     if any(rests):
-        whole = _room(sum(rests)) if is_root else None
-        tail = _array(data[ROOM_BYTES:])
-        yield budget.bounds(collectives.gather(caller, whole, tail, terms.root, counts=rests))
+        with budget.committed("gather", "gather_object"):
+            whole = _room(sum(rests)) if is_root else None
+            tail = _array(data[ROOM_BYTES:])
+            rest = collectives.gather(caller, whole, tail, terms.root, counts=rests)
+        yield budget.bounds(rest)
         tails = tails if whole is None else _cut(whole.tobytes(), rests)
     return _joined(caller, heads, lengths, tails) if is_root else None
 
@@ -178,16 +187,18 @@ def broadcast_within(
     with caller._refusing("all_reduce", "broadcast_object"):
         terms = _checked_terms(caller, max_object_bytes, root)
         data = _packed(obj) if terms.root == caller.rank else b""
-    head = _head(terms, data)
+        head = _head(terms, data)
     yield budget.bounds(collectives.all_reduce(caller, head, "bor", timeout_s=timeout_s))
     first = head.tobytes()
     length = terms.length_in(caller, first)
     _check_lengths(caller, terms, {terms.root: length})
     tail = b""
     if length > ROOM_BYTES:
-        rest = _array(data[ROOM_BYTES:]) if data else _room(length - ROOM_BYTES)
-        yield budget.bounds(collectives.broadcast(caller, rest, terms.root))
-        tail = rest.tobytes()
+        with budget.committed("broadcast", "broadcast_object"):
+            whole = _array(data[ROOM_BYTES:]) if data else _room(length - ROOM_BYTES)
+            rest = collectives.broadcast(caller, whole, terms.root)
+        yield budget.bounds(rest)
+        tail = whole.tobytes()
     return _unpacked(caller, terms.root, _content(first, length) + tail)
 
 
@@ -213,35 +224,30 @@ def scatter_object(
 
     Cost: an all_reduce of 8 bytes per rank, and a scatter.
     """
-    import numpy as np
-
     budget = Budget(caller, timeout_s)
     with caller._refusing("all_reduce", "scatter_object"):
         terms = _checked_terms(caller, max_object_bytes, root)
         is_root = terms.root == caller.rank
         packed = _all_packed(caller, objs) if is_root else [b""] * caller.world_size
-    lengths = np.array([len(data) for data in packed], "<i8")
-    head = _array(terms.packed(0) + lengths.tobytes())
+        lengths = struct.pack(f"<{len(packed)}q", *map(len, packed))
+        head = _array(terms.packed(0) + lengths)
     yield budget.bounds(collectives.all_reduce(caller, head, "bor", timeout_s=timeout_s))
     terms.length_in(caller, head.tobytes())
     counts = head[_TERMS.size :].view("<i8").tolist()
     _check_lengths(caller, terms, dict(enumerate(counts)))
-    ours = _room(counts[caller.rank])
-    whole = _array(b"".join(packed)) if is_root else None
-    yield budget.bounds(collectives.scatter(caller, ours, whole, terms.root, counts=counts))
+    with budget.committed("scatter", "scatter_object"):
+        ours = _room(counts[caller.rank])
+        whole = _array(b"".join(packed)) if is_root else None
+        parts = collectives.scatter(caller, ours, whole, terms.root, counts=counts)
+    yield budget.bounds(parts)
     return _unpacked(caller, terms.root, ours.tobytes())
 
 
 # ------------------------------------------------------------ heads
 
 
-def _all_heads(
-    caller: Caller, terms: _Terms, data: bytes, timeout_s: float | None, budget: Budget
-) -> Steps[tuple[list[bytes], list[int]]]:
-    """Exchange heads; all of them, and the lengths of the objects."""
-    everybody = _room(caller.world_size * HEAD_BYTES)
-    head = _head(terms, data)
-    yield budget.bounds(collectives.all_gather(caller, everybody, head, timeout_s=timeout_s))
+def _told(caller: Caller, terms: _Terms, everybody: Any) -> tuple[list[bytes], list[int]]:
+    """The heads of all ranks, and the lengths of their objects."""
     heads = _cut(everybody.tobytes(), [HEAD_BYTES] * caller.world_size)
     lengths = [terms.length_in(caller, head) for head in heads]
     _check_lengths(caller, terms, dict(enumerate(lengths)))
@@ -315,6 +321,8 @@ def _packed(obj: Any) -> bytes:
         data: bytes = msgpack.packb(obj)
         _unpack(data)  # a tuple as a key is written, and can't be read
     except Exception as exc:  # msgpack raises several unrelated classes
+        if lack := out_of(exc):
+            raise lack from exc
         is_array = any(library in str(exc) for library in ("'numpy.", "'torch.", "'Tensor'"))
         hint = "a scalar's .item(), an array's .tolist()" if is_array else _CARRIED
         raise UnsupportedTypeError(f"msgpack can't carry the object: {exc}; pass {hint}") from exc

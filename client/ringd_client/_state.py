@@ -7,9 +7,7 @@ from math import prod
 from typing import Any, Final, TypeVar
 
 from ringd.errors import (
-    ArenaFullError,
     InvalidTensorError,
-    MemoryInUseError,
     RingdError,
     UnsupportedTypeError,
     from_wire,
@@ -17,6 +15,7 @@ from ringd.errors import (
 from ringd.vocabulary import DTYPES
 from ringd_client._calls import Caller
 from ringd_client._coalesce import MAX_FUSED, joint_broadcast
+from ringd_client._environment import out_of
 from ringd_client._objects import broadcast_within
 from ringd_client._operation import Operation
 from ringd_client._plan import Planner
@@ -75,15 +74,11 @@ def sync_state(caller: Caller, state: T, *, timeout_s: float | None = None) -> S
             leaves = [_with_room(leaf) for leaf in leaves]
         except RingdError as exc:
             if moves:
-                caller._refuse("broadcast", exc)
+                caller._refuse("broadcast", exc, "sync_state")
             raise
-    for parcel in _parcels(leaves):
-        try:
-            operation = _prepared(caller, parcel)
-        except (ArenaFullError, MemoryInUseError) as exc:
-            caller._refuse("broadcast", exc)  # the peers are not to wait for the rest
-            raise
-        yield budget.bounds(operation)
+    with budget.committed("broadcast", "sync_state"):
+        for parcel in _parcels(leaves):
+            yield budget.bounds(_prepared(caller, parcel))
     if caller.rank == ROOT:
         return state
     result: T = put_together(form, iter([leaf.tensor for leaf in leaves]))
@@ -103,7 +98,7 @@ def _told(
         except UnsupportedTypeError as exc:
             told = [None, exc.to_wire()]
         except Exception as exc:  # whatever the caller's objects raise
-            told = [None, UnsupportedTypeError(f"the state can't be read: {exc!r}").to_wire()]
+            told = [None, (out_of(exc) or _unreadable(exc)).to_wire()]
     form, error = yield from broadcast_within(caller, told, ROOT, MAX_FORM_BYTES, timeout_s, budget)
     if error is not None:
         raise from_wire(error)
@@ -115,18 +110,22 @@ def _told(
         return form, leaves_of(form, None)
 
 
+def _unreadable(exc: Exception) -> UnsupportedTypeError:
+    return UnsupportedTypeError(f"the state can't be read: {exc!r}")
+
+
 def _with_room(leaf: Leaf) -> Leaf:
     """With a tensor of our own where there was none.
 
     Raises:
-        InvalidTensorError: it can't be made.
+        InvalidTensorError, ResourceError: it can't be made.
     """
     if leaf.tensor is not None:
         return leaf
     try:
         tensor = adapter_named(leaf.library).new(leaf.dtype, leaf.shape)
     except Exception as exc:  # no such library here, or no memory
-        raise InvalidTensorError(
+        raise out_of(exc) or InvalidTensorError(
             f"a {leaf.library} tensor of {leaf.dtype} and shape {leaf.shape} can't be made: {exc!r}"
             f". Have {leaf.library} and the memory for it here, or pass a state that has the tensor"
         ) from exc

@@ -183,7 +183,8 @@ class Communicator(Caller):
     - PeerLostError, MembershipChangedError: the epoch is over; go on by :meth:`reform`, or close
       and connect again. A group of ``new_group`` whose ranks all live goes on until then.
     - DaemonLostError: our own daemon is gone, and with it all groups; close, and connect again.
-    - TooManyOperationsError, ArenaFullError, MemoryInUseError: nothing was posted.
+    - TooManyOperationsError, ArenaFullError, MemoryInUseError: nothing was posted; or, of a call of
+      several operations, the rest of it is void on all ranks.
     - ResourceError: this process, or our daemon, has no file descriptor left. The call is void on
       all ranks: the others raise CollectiveMismatchError, and the next call is an ordinary one.
     - CommunicatorClosedError, GroupFreedError: it is closed, or belongs to the parent process.

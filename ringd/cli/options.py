@@ -81,7 +81,12 @@ JoinTimeout = Annotated[
 ]
 Timeout = Annotated[
     float | None,
-    _option("--timeout", "Deadline of a collective. (default: 300)", _JOB, "SECONDS"),
+    _option(
+        "--timeout",
+        "Deadline of a collective; torch scripts have torch's. (default: 300)",
+        _JOB,
+        "SECONDS",
+    ),
 ]
 RecvTimeout = Annotated[
     int | None,

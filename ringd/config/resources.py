@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import resource
 from pathlib import Path
 
@@ -17,11 +18,15 @@ MEMORY = frozenset({errno.ENOMEM, errno.ENOSPC})
 def exhausted(error: BaseException, whose: str, rank: int | None = None) -> ResourceError | None:
     """The error that says so, where ``error`` is one of a process that has run out; else None.
 
+    A library that could not be loaded for that is one, too.
+
     Args:
         whose: the process, as the subject of a sentence.
         rank: of it, if that is known.
     """
-    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError):
+        return _no_memory(whose, str(error), rank)
+    number = _number(error)
     if number == errno.EMFILE:
         limit: int | None = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         text = f"{whose} is out of file descriptors (limit {limit}): raise `ulimit -n`"
@@ -29,13 +34,30 @@ def exhausted(error: BaseException, whose: str, rank: int | None = None) -> Reso
         limit = _of_machine()
         text = f"{whose}: the machine is out of file descriptors (limit {limit}): raise fs.file-max"
     elif number in MEMORY:
-        assert isinstance(error, OSError)
-        return ResourceError(
-            f"{whose} is out of memory ({error.strerror})", resource="memory", limit=None, rank=rank
-        )
+        return _no_memory(whose, os.strerror(number), rank)
     else:
         return None
     return ResourceError(text, resource="file descriptors", limit=limit, rank=rank)
+
+
+def _number(error: BaseException) -> int | None:
+    """What the system said; where the dynamic loader did, in a library's ImportError, in words."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    if isinstance(error, OSError | ImportError):
+        said = str(error)
+        return next((n for n in (*DESCRIPTORS, *MEMORY) if os.strerror(n) in said), None)
+    return None
+
+
+def _no_memory(whose: str, detail: str, rank: int | None) -> ResourceError:
+    said = f" ({detail})" if detail else ""
+    return ResourceError(
+        f"{whose} is out of memory{said}: pass less at a time, or give it more",
+        resource="memory",
+        limit=None,
+        rank=rank,
+    )
 
 
 def _of_machine() -> int | None:

@@ -34,7 +34,8 @@ class Settings:
             no daemon has been there for ``dead_after_s``.
         rendezvous: where the rendezvous service listens (host:port).
         bind: local address to listen on. "": for a daemon the local address of the socket that
-            reached the rendezvous; for the rendezvous see :meth:`rendezvous_listen`.
+            reached the rendezvous; for the rendezvous see :meth:`rendezvous_listen`. Under
+            ``ringd run`` both listen there.
         advertise: what others dial, where that differs from where we listen (NAT, containers).
         port: port or range to listen on; 0 is any free port. Under ``ringd run`` each daemon
             takes one of the range, and the rendezvous any that is free.

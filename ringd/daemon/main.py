@@ -211,6 +211,7 @@ async def _daemon(loaded: Loaded) -> None:
         log=log,
         recorder=recorder,
         on_failure=dumper.on_failure,
+        on_interrupt=dumper.on_interrupt,
         on_next_epoch=dumper.epoch_ends,
         bring_torch=TorchLoader().start,
         arena_limit_bytes=settings.arena_limit_bytes or 0,

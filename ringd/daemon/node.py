@@ -79,6 +79,7 @@ class Node:
         agent: intervals of the control connection.
         office: how this node is the rendezvous, if it is or comes to be.
         on_failure: told of whatever goes wrong, perhaps often, for a dump of the flight recorder.
+        on_interrupt: told that the epoch ends by the interrupt of a program, which is no failure.
         on_next_epoch: told when the next epoch begins, before anything of this one is gone.
         info: what a status shows of this daemon; by default, of this process.
     """
@@ -97,6 +98,7 @@ class Node:
         log: logging.Logger,
         recorder: Recorder | None = None,
         on_failure: Callable[[], None] | None = None,
+        on_interrupt: Callable[[], None] | None = None,
         on_next_epoch: Callable[[], None] | None = None,
         bring_torch: Callable[[], None] | None = None,
         arena_limit_bytes: int = 0,
@@ -110,6 +112,7 @@ class Node:
         self.world_size = credentials.world_size
         self._recorder = recorder
         self._on_failure = on_failure or (lambda: None)
+        self._on_interrupt = on_interrupt or (lambda: None)
         self._on_next_epoch = on_next_epoch or (lambda: None)
         self._job_id = credentials.job_id
         self.flight = FlightRecorder()
@@ -273,12 +276,17 @@ class Node:
             self._attach_timer.cancel()
             self._attach_timer = None
         if how in ("died", "raised"):
-            self._on_failure()
+            self._note_end(raised)
             gone = MembershipChangedError(f"this rank's trainer is gone: {detail}")
             self.engine.end_all(gone)
         elif epoch:
             self.engine.mail.trainer_left()
         self._agent.detach(how, detail, epoch, next_seqs, raised)
+
+    def _note_end(self, raised: Raised | None) -> None:
+        """A trainer has ended without a goodbye, by what it has raised or otherwise."""
+        is_interrupt = raised is not None and raised.is_interrupt
+        (self._on_interrupt if is_interrupt else self._on_failure)()
 
     # Surroundings of the engine
 
@@ -419,7 +427,7 @@ class Node:
 
     def on_lost(self, lost: Lost) -> None:
         """A rank is gone without a goodbye."""
-        self._on_failure()
+        self._note_end(lost.raised)
         if lost.epoch == self.engine.world.epoch:
             self._continuity.lost(lost)
             if lost.case.startswith("daemon"):

@@ -12,7 +12,6 @@ from ringd.errors import (
     MembershipChangedError,
     PeerLostError,
     ProtocolError,
-    ResourceError,
     RingdError,
     from_wire,
 )
@@ -142,7 +141,7 @@ def refused_locally(
     """
     named = cause.fields.get("call")
     call = named[:MAX_NAME] if isinstance(named, str) else str(spec)
-    remedy = "Mend that" if isinstance(cause, ResourceError) else "Correct the call"
+    remedy = "Correct the call" if isinstance(cause, (TypeError, ValueError)) else "Mend that"
     return CollectiveMismatchError(
         f"{_numbered(seq, spec.group)} is void: on rank {rank} the call {call} was refused "
         f"({type(cause).__name__}: {cause.message}). {remedy} there; "

@@ -104,12 +104,25 @@ class Mailbox:
         self._seek(recv)
 
     def _seek(self, recv: Recv) -> None:
+        if self._is_late(recv):
+            return
         found = self._matching.message_for(recv.peer, recv.tag)
         if found is not None:
             self._lane(found.source).offered.pop(found.number, None)
             self._deliver(recv, found, found.data)
         else:
             self._matching.add_receive(recv)
+
+    def _is_late(self, recv: Recv) -> bool:
+        """Its time is up, and the next tick ends it. Until then it may not take a message, which
+        would be lost with it: the trainer keeps its own clock, and may have given it up."""
+        return self._engine.now() >= recv.deadline
+
+    def _receive_for(self, peer: int, tag: int) -> Recv | None:
+        """The receive that takes a message which has come; it waits no more."""
+        while (recv := self._matching.receive_for(peer, tag)) is not None and self._is_late(recv):
+            pass
+        return recv
 
     def on_message(
         self, peer: int, number: int, tag: int, spec: OpSpec, payload: memoryview | bytes
@@ -119,7 +132,7 @@ class Mailbox:
         lane.came(number)
         lane.came_whole(len(payload))
         arrival = Arrival(peer, number, tag, spec)
-        recv = self._matching.receive_for(peer, tag)
+        recv = self._receive_for(peer, tag)
         if recv is not None:
             self._deliver(recv, arrival, payload)
         else:
@@ -131,7 +144,7 @@ class Mailbox:
         lane = self._lane(peer)
         lane.came(number)
         arrival = Arrival(peer, number, tag, spec)
-        recv = self._matching.receive_for(peer, tag)
+        recv = self._receive_for(peer, tag)
         if recv is not None:
             self._deliver(recv, arrival, None)
         else:

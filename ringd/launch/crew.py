@@ -48,7 +48,6 @@ class Job:
     def placed(self, rank: int, rendezvous: Address) -> Loaded:
         """The settings of a rank's daemon: the launcher's own, and its place."""
         return self.loaded.placed(
-            bind="",  # says where the rendezvous listens
             log_level=self.log_level,
             job_id=self.job_id,
             rank=rank,

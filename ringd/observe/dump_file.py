@@ -108,13 +108,26 @@ class Dumper:
         self._publish = publish
         self._next_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._failed_at = 0.0
+        """What the timer is for."""
+        self._interrupted = False
         self._thread: threading.Thread | None = None
 
     def on_failure(self) -> None:
         """Something failed: a dump follows, at most one in EVERY_S. Cheap, and may come often."""
-        if self._timer is None:
-            due = max(self._loop.time() + DELAY_S, self._next_at)
+        if self._timer is None and not self._interrupted:
+            self._failed_at = self._loop.time()
+            due = max(self._failed_at + DELAY_S, self._next_at)
             self._timer = self._loop.call_at(due, self.dump, FAILURE)
+
+    def on_interrupt(self) -> None:
+        """The epoch ends by the interrupt of a program: what follows from that is no failure, and
+        what came up to DELAY_S before may be news of it that came first. What failed earlier, and
+        is due, is written now."""
+        if self._timer is not None and self._failed_at < self._loop.time() - DELAY_S:
+            self.dump(FAILURE)
+        self._settle()
+        self._interrupted = True
 
     def dump(self, reason: str) -> None:
         """Write one now."""
@@ -131,6 +144,7 @@ class Dumper:
         """The next epoch is about to begin: what is due of this one is written under its name."""
         if self._timer is not None:
             self.dump(FAILURE)
+        self._interrupted = False
 
     def close(self) -> None:
         """The daemon ends: what is due is written at once."""

@@ -39,6 +39,11 @@ class Raised:
             min(max(line, 0), MAX_LINE),
         )
 
+    @property
+    def is_interrupt(self) -> bool:
+        """Somebody has ended the program (Ctrl-C); nothing has failed."""
+        return self.type == KeyboardInterrupt.__name__
+
     @classmethod
     def read(cls, data: object) -> Raised | None:
         """What :meth:`words` said; None stays None.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -9,14 +10,19 @@ import pytest
 import torch
 
 from ringd.errors import (
+    ArenaFullError,
     CollectiveMismatchError,
     InvalidArgumentError,
     ObjectTooLargeError,
     ProtocolError,
+    ResourceError,
     RingdError,
+    TooManyOperationsError,
     UnsupportedTypeError,
 )
 from ringd_client import AsyncCommunicator, Communicator
+from ringd_client import _objects as objects
+from ringd_client._calls import Caller
 from ringd_client._objects import ROOM_BYTES
 from tests.client.stub_cluster import Cluster
 from tests.client.stub_daemon import StubDaemon
@@ -124,6 +130,94 @@ def test_an_object_that_msgpack_cant_carry_fails_on_all_ranks_in_step(
     assert failures == (CollectiveMismatchError, UnsupportedTypeError, CollectiveMismatchError)
     assert after == ([0, 1, 2],) * 3
     assert [len(daemon.poisons) for daemon in cluster.daemons] == [0, 1, 0]
+
+
+def full_at_the_second(comm: Caller, patched: pytest.MonkeyPatch) -> None:
+    """The arena has room for the next operation, and for none after it."""
+    take, taken = comm._arena.take, iter(range(100))
+
+    def take_once(size_bytes: int) -> Any:
+        if next(taken):
+            raise ArenaFullError("the shared-memory arena has no room")
+        return take(size_bytes)
+
+    patched.setattr(comm._arena, "take", take_once)
+
+
+def too_many_at_the_second(comm: Caller, patched: pytest.MonkeyPatch) -> None:
+    """When the next operation has ended, as many as may be are in flight."""
+    free = comm._arena.free
+
+    def free_last(block: Any) -> None:
+        free(block)
+        patched.setattr(comm._state, "max_in_flight", 0)
+
+    patched.setattr(comm._arena, "free", free_last)
+
+
+def no_memory_at_the_second(comm: Caller, patched: pytest.MonkeyPatch) -> None:
+    """There is no ordinary memory for the rest."""
+    mine, room, array = threading.get_ident(), objects._room, objects._array
+    heads_bytes = comm.world_size * objects.HEAD_BYTES
+
+    def scarce(size_bytes: int, make: Callable[[], Any]) -> Any:
+        if threading.get_ident() == mine and size_bytes > heads_bytes:
+            raise MemoryError(f"Unable to allocate {size_bytes}")
+        return make()
+
+    patched.setattr(objects, "_room", lambda size: scarce(size, lambda: room(size)))
+    patched.setattr(objects, "_array", lambda data: scarce(len(data), lambda: array(data)))
+
+
+TWICE = [*CALLS, lambda comm, obj: comm.split(0)]
+HARM: list[tuple[Callable[[Caller, pytest.MonkeyPatch], None], type[RingdError]]] = [
+    (full_at_the_second, ArenaFullError),
+    (too_many_at_the_second, TooManyOperationsError),
+    (no_memory_at_the_second, ResourceError),
+]
+
+
+@pytest.mark.parametrize(
+    ("call", "harm", "error"),
+    [
+        (call, harm, error)
+        for call in TWICE
+        for harm, error in HARM
+        if call in CALLS or harm is not no_memory_at_the_second
+    ],
+)
+def test_a_second_exchange_that_fails_here_fails_on_all_ranks_in_step(
+    new_cluster: Callable[[int], Cluster],
+    call: Callable[[Communicator, Any], Any],
+    harm: Callable[[Caller, pytest.MonkeyPatch], None],
+    error: type[RingdError],
+) -> None:
+    def program(comm: Communicator) -> Any:
+        with pytest.MonkeyPatch.context() as patched:
+            if comm.rank == 1:
+                harm(comm, patched)
+            failed = outcome(lambda: call(comm, sized(comm.rank, 6000)))
+        return failed, comm.all_gather_object(comm.rank)
+
+    cluster = new_cluster(3)
+    failures, after = zip(*cluster.run(program), strict=True)
+    assert failures == (CollectiveMismatchError, error, CollectiveMismatchError)
+    assert after == ([0, 1, 2],) * 3
+    assert [len(daemon.poisons) for daemon in cluster.daemons] == [0, 1, 0]
+
+
+async def test_so_it_does_with_asyncio(new_cluster: Callable[[int], Cluster]) -> None:
+    async def program(comm: AsyncCommunicator) -> Any:
+        with pytest.MonkeyPatch.context() as patched:
+            if comm.rank == 1:
+                full_at_the_second(comm, patched)
+            with pytest.raises(RingdError) as caught:
+                await comm.all_gather_object(sized(comm.rank, 6000))
+        return type(caught.value), await comm.all_gather_object(comm.rank)
+
+    failures, after = zip(*await new_cluster(3).run_async(program), strict=True)
+    assert failures == (CollectiveMismatchError, ArenaFullError, CollectiveMismatchError)
+    assert after == ([0, 1, 2],) * 3
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -512,6 +512,8 @@ NEEDING_MEMORY: dict[str, Callable[[Any], Any]] = {
     "new_group": lambda comm: comm.new_group([0, 1, 2]),
     "all_gather": lambda comm: comm.all_gather_object(1),
     "broadcast": lambda comm: comm.sync_state({"a": np.ones(3)}),
+    "split": lambda comm: comm.split(0),
+    "scatter": lambda comm: comm.scatter_object([1, 2, 3], comm.rank),
 }
 
 
@@ -558,6 +560,50 @@ async def test_so_it_does_with_asyncio(
             await call(comm)
         await comm.barrier()
     assert len(daemon.poisons) == 1
+
+
+LOADING: dict[str, Callable[[Any], Any]] = {
+    "all_gather_object": lambda comm: comm.all_gather_object(1),
+    "gather_object": lambda comm: comm.gather_object(1, 0),
+    "broadcast_object": lambda comm: comm.broadcast_object(1, 0),
+    "scatter_object": lambda comm: comm.scatter_object([1, 2, 3], comm.rank),
+    "split": lambda comm: comm.split(0),
+}
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "x"), MemoryError("x")], ids=repr)
+@pytest.mark.parametrize("name", LOADING)
+def test_a_call_of_several_operations_that_has_no_room_to_begin_takes_its_place(
+    comm: Communicator,
+    daemon: StubDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    error: Exception,
+) -> None:
+    def scarce(*_: object) -> Any:
+        raise error
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ringd_client._objects._room", scarce)
+        patched.setattr("ringd_client._objects._array", scarce)
+        patched.setattr("ringd_client._groups._tables", scarce)
+        with pytest.raises(ResourceError):
+            LOADING[name](comm)
+    comm.barrier()
+    assert [told["code"] for _, told in daemon.poisons] == [ResourceError.code]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "x"), ImportError("No module")], ids=repr)
+def test_a_library_is_loaded_by_the_first_tensor_of_it(
+    comm: Communicator, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def missing(library: str) -> Any:
+        raise error
+
+    monkeypatch.setattr("ringd_client._calls.adapter_named", missing)
+    expected = ResourceError if isinstance(error, OSError) else ImportError
+    with pytest.raises(expected):
+        comm.empty(3)
 
 
 @pytest.mark.usefixtures("no_descriptors")

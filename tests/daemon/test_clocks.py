@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from ringd.daemon.node import Node
-from ringd.daemon.server import ClientServer
-from ringd.daemon.session import Session
 from ringd.wire import ipc
+from tests.daemon.conftest import StandIn
 
 HERE = os.stat("/proc/self/ns/time").st_ino
 ELSEWHERE = 1
@@ -26,41 +22,8 @@ AHEAD_S = 5000.0
 NEAR_S = 5.0
 
 
-class Witness:
-    """As much of a node as is told of times."""
-
-    log = logging.getLogger("test")
-    rank = 0
-
-    def __init__(self) -> None:
-        self.attached: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self.deadlines: asyncio.Queue[float | None] = asyncio.Queue()
-        self.engine = SimpleNamespace(submit=self.submit)
-
-    def submit(self, *_: Any, deadline: float | None, **__: Any) -> None:
-        self.deadlines.put_nowait(deadline)
-
-    def reform(self, *args: Any) -> None:
-        self.deadlines.put_nowait(args[-1])
-
-    def attach(self, _: Session, timeout_s: float) -> None:
-        self.attached.set_result(timeout_s)
-
-    def detach(self, *_: Any) -> None:
-        pass
-
-
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Witness]:
-    node = Witness()
-    server = ClientServer(asyncio.get_running_loop(), cast(Node, node), tmp_path / "0.sock")
-    yield node
-    server.close()
-
-
-@pytest.fixture
-def client(tmp_path: Path, node: Witness) -> Iterator[socket.socket]:
+def client(tmp_path: Path, node: StandIn) -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(str(tmp_path / "0.sock"))
         yield sock
@@ -74,12 +37,13 @@ def submit(client: socket.socket, deadline: float | None) -> None:
     client.send(ipc.pack(ipc.SUBMIT, 1, b"spec", deadline, 0.0, 0, 0, None, [9.0, 0]))
 
 
-async def told(node: Witness) -> float | None:
-    return await asyncio.wait_for(node.deadlines.get(), 10)
+async def told(node: StandIn) -> float | None:
+    deadline: float | None = (await asyncio.wait_for(node.calls.get(), 10))["deadline"]
+    return deadline
 
 
 async def test_a_deadline_is_taken_as_it_was_said_however_late_it_is_read(
-    node: Witness, client: socket.socket
+    node: StandIn, client: socket.socket
 ) -> None:
     hello(client, clock=time.monotonic(), time_namespace=HERE)
     for deadline in (time.monotonic() + 5, time.monotonic() - 5):
@@ -93,11 +57,11 @@ async def test_a_deadline_is_taken_as_it_was_said_however_late_it_is_read(
 
 
 async def test_the_clock_of_another_time_namespace_is_converted(
-    node: Witness, client: socket.socket
+    node: StandIn, client: socket.socket
 ) -> None:
     for_us = time.monotonic()
     hello(client, clock=for_us + AHEAD_S, time_namespace=ELSEWHERE, timeout_s=9.0)
-    assert await asyncio.wait_for(node.attached, 10) == 9.0
+    assert (await asyncio.wait_for(node.attached, 10))[1] == 9.0
     submit(client, for_us + AHEAD_S + 60.0)
     deadline = await told(node)
     assert deadline is not None
@@ -105,16 +69,16 @@ async def test_the_clock_of_another_time_namespace_is_converted(
 
 
 async def test_who_waits_to_attach_has_waited_since_it_asked(
-    node: Witness, client: socket.socket
+    node: StandIn, client: socket.socket
 ) -> None:
     hello(client, clock=time.monotonic() - 100.0, time_namespace=HERE, timeout_s=160.0)
-    left_s = await asyncio.wait_for(node.attached, 10)
+    _, left_s = await asyncio.wait_for(node.attached, 10)
     assert 60.0 - NEAR_S < left_s <= 60.0
 
 
 @pytest.mark.parametrize("clock", [float("nan"), float("inf"), "12:00", True])
 async def test_what_is_no_clock_ends_the_session(
-    node: Witness, client: socket.socket, clock: Any
+    node: StandIn, client: socket.socket, clock: Any
 ) -> None:
     hello(client, clock=clock, time_namespace=HERE)
     client.setblocking(False)

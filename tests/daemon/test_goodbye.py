@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from ringd.daemon.node import Node
-from ringd.daemon.server import ClientServer
-from ringd.daemon.session import Session
 from ringd.wire import ipc
 from ringd.wire.bounds import Bound
 from ringd.wire.raised import Raised
+from tests.daemon.conftest import StandIn
 
 EXCEPTION = {"type": "ValueError", "message": "bad data", "file": "/job/train.py", "line": 41}
 RAISED = Raised("ValueError", "bad data", "/job/train.py", 41)
@@ -25,37 +21,8 @@ TEXT = "ValueError: bad data (train.py:41)"
 End = tuple[str, str, Raised | None]
 
 
-class Witness:
-    """As much of a node as is told of a trainer's end and of its calls."""
-
-    log = logging.getLogger("test")
-    rank = 0
-
-    def __init__(self) -> None:
-        self.ended: asyncio.Future[End] = asyncio.get_running_loop().create_future()
-        self.bounds: asyncio.Queue[Bound | None] = asyncio.Queue()
-        self.engine = SimpleNamespace(submit=self.submit)
-
-    def submit(self, *_: Any, bound: Bound | None, **__: Any) -> None:
-        self.bounds.put_nowait(bound)
-
-    def attach(self, session: Session, timeout_s: float) -> None:
-        session.welcome(1, {"rank": 0, "world_size": 2})
-
-    def detach(self, session: Session, how: str, detail: str, raised: Raised | None = None) -> None:
-        self.ended.set_result((how, detail, raised))
-
-
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Witness]:
-    node = Witness()
-    server = ClientServer(asyncio.get_running_loop(), cast(Node, node), tmp_path / "0.sock")
-    yield node
-    server.close()
-
-
-@pytest.fixture
-async def client(tmp_path: Path, node: Witness) -> AsyncIterator[socket.socket]:
+async def client(tmp_path: Path, node: StandIn) -> AsyncIterator[socket.socket]:
     """A trainer that has attached."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(str(tmp_path / "0.sock"))
@@ -78,7 +45,7 @@ async def client(tmp_path: Path, node: Witness) -> AsyncIterator[socket.socket]:
     ],
 )
 async def test_a_goodbye_is_passed_on_with_its_exception(
-    node: Witness, client: socket.socket, words: dict[str, Any], end: End
+    node: StandIn, client: socket.socket, words: dict[str, Any], end: End
 ) -> None:
     client.send(ipc.pack(ipc.GOODBYE, words))
     assert await asyncio.wait_for(node.ended, 10) == end
@@ -88,7 +55,7 @@ async def test_a_goodbye_is_passed_on_with_its_exception(
 
 @pytest.mark.parametrize("exception", ["ValueError", {**EXCEPTION, "line": "41"}, {}])
 async def test_one_that_can_not_be_read_counts_as_a_death(
-    node: Witness, client: socket.socket, exception: Any
+    node: StandIn, client: socket.socket, exception: Any
 ) -> None:
     client.send(ipc.pack(ipc.GOODBYE, {"how": "raised", "detail": "", "exception": exception}))
     how, detail, raised = await asyncio.wait_for(node.ended, 10)
@@ -97,12 +64,12 @@ async def test_one_that_can_not_be_read_counts_as_a_death(
 
 
 async def test_a_call_comes_with_the_bound_that_was_asked_for(
-    node: Witness, client: socket.socket
+    node: StandIn, client: socket.socket
 ) -> None:
     submit = [ipc.SUBMIT, 1, b"spec", 1.9, 0.0, 0, 0, None]
     for bound, found in (([2.0, 1], Bound(2.0, 1)), (None, None)):
         client.send(ipc.pack(*submit, bound))
-        assert await asyncio.wait_for(node.bounds.get(), 10) == found
+        assert (await asyncio.wait_for(node.calls.get(), 10))["bound"] == found
     client.send(ipc.pack(*submit, [0, 1]))
     assert (await asyncio.wait_for(node.ended, 10))[0] == "died"
 
@@ -139,16 +106,16 @@ SUBMIT = {
     ],
 )
 async def test_a_call_with_a_field_that_can_not_be_is_refused_before_it_is_entered(
-    node: Witness, client: socket.socket, field: str, value: Any
+    node: StandIn, client: socket.socket, field: str, value: Any
 ) -> None:
     client.send(ipc.pack(ipc.SUBMIT, *{**SUBMIT, field: value}.values()))
     assert (await asyncio.wait_for(node.ended, 10))[0] == "died"
-    assert node.bounds.empty()
+    assert node.calls.empty()
 
 
 @pytest.mark.parametrize("more", [{"recv_timeout_s": 2}, {"deadline": None}, {"deadline": 3}])
 async def test_a_call_with_fields_that_can_be_is_entered(
-    node: Witness, client: socket.socket, more: dict[str, Any]
+    node: StandIn, client: socket.socket, more: dict[str, Any]
 ) -> None:
     client.send(ipc.pack(ipc.SUBMIT, *{**SUBMIT, **more}.values()))
-    assert await asyncio.wait_for(node.bounds.get(), 10) is None
+    assert (await asyncio.wait_for(node.calls.get(), 10))["bound"] is None

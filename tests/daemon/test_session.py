@@ -3,54 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from ringd.daemon.node import Node
-from ringd.daemon.server import ClientServer
 from ringd.daemon.session import Session
 from ringd.daemon.trainer_state import TrainerState
-
-
-class Attaching:
-    """As much of a node as an attaching trainer meets; calls are taken and never answered."""
-
-    log = logging.getLogger("test")
-    rank = 0
-
-    def __init__(self) -> None:
-        self.attached: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
-        self.detached: asyncio.Future[tuple[str, str]]
-        self.detached = asyncio.get_running_loop().create_future()
-        self.engine = SimpleNamespace(submit=lambda *_args, **_more: None)
-
-    def attach(self, session: Session, timeout_s: float) -> None:
-        session.welcome(1, {"rank": 0, "world_size": 2})
-        self.attached.set_result(session)
-
-    def detach(self, session: Session, how: str, detail: str, *_: Any) -> None:
-        self.detached.set_result((how, detail))
+from tests.daemon.conftest import StandIn
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Attaching]:
-    """One that serves the socket ``0.sock``."""
-    node = Attaching()
-    server = ClientServer(asyncio.get_running_loop(), cast(Node, node), tmp_path / "0.sock")
-    yield node
-    server.close()
-
-
-@pytest.fixture
-def trainer(tmp_path: Path, node: Attaching) -> Iterator[subprocess.Popen[bytes]]:
+def trainer(tmp_path: Path, node: StandIn) -> Iterator[subprocess.Popen[bytes]]:
     """A program that attaches, and waits for something that nobody else calls."""
     file = tmp_path / "train.py"
     file.write_text(
@@ -75,9 +42,9 @@ async def look(session: Session) -> TrainerState:
 
 
 async def test_a_trainer_that_waits_for_its_daemon_is_said_to(
-    node: Attaching, trainer: subprocess.Popen[bytes]
+    node: StandIn, trainer: subprocess.Popen[bytes]
 ) -> None:
-    session = await asyncio.wait_for(node.attached, 60)
+    session, _ = await asyncio.wait_for(node.attached, 60)
     waiting = ("ringd_client.wait (waiting)",)
     async with asyncio.timeout(10):
         while (seen := await look(session)).stack[:1] != waiting or seen.state != "sleeping":
@@ -89,13 +56,13 @@ async def test_a_trainer_that_waits_for_its_daemon_is_said_to(
 
 
 async def test_a_trainer_that_is_killed_is_gone_also_for_who_asked_before(
-    node: Attaching, trainer: subprocess.Popen[bytes]
+    node: StandIn, trainer: subprocess.Popen[bytes]
 ) -> None:
-    session = await asyncio.wait_for(node.attached, 60)
+    session, _ = await asyncio.wait_for(node.attached, 60)
     told: list[TrainerState] = []
     session.inspect(told.append)
     trainer.kill()
-    assert (await asyncio.wait_for(node.detached, 10))[0] == "died"
+    assert (await asyncio.wait_for(node.ended, 10))[0] == "died"
     async with asyncio.timeout(10):  # its socket is closed a moment before it is gone
         while (seen := await look(session)).state != "gone":
             assert seen.pid == trainer.pid

@@ -79,13 +79,12 @@ class MailScene(Scene):
         tag: int = 0,
         dtype: str = "float32",
         group: int = 0,
-        timeout_s: float = 60.0,
-        recv_timeout_s: float = 0.0,
+        **times: float,
     ) -> Pending:
-        """Begin to receive on ``rank`` from the group rank ``source``."""
+        """Begin to receive on ``rank`` from the group rank ``source``; ``times`` go to ``post``."""
         array = np.full(shape, 99).astype(dtype)
         spec = OpSpec(RECV, dtype, "", array.shape, root=source, group=group)
-        return self.post(rank, spec, array, tag, timeout_s=timeout_s, recv_timeout_s=recv_timeout_s)
+        return self.post(rank, spec, array, tag, **times)
 
     def recv_any(self, rank: int, shape: int, **options: Any) -> Pending:
         """Begin to receive from any source."""
@@ -100,8 +99,13 @@ class MailScene(Scene):
         *,
         timeout_s: float = 60.0,
         recv_timeout_s: float = 0.0,
+        began_ago_s: float = 0.0,
     ) -> Pending:
-        """Begin any call; its region is ``array``."""
+        """Begin any call; its region is ``array``.
+
+        Args:
+            began_ago_s: how late the daemon reads it.
+        """
         future: Pending = self.loop.create_future()
         view = memoryview(array.reshape(-1)).cast("B") if array.size else memoryview(b"")
         began = self.loop.time()
@@ -114,6 +118,7 @@ class MailScene(Scene):
             lambda size: view[:size],
             done,
             timeout_s=timeout_s,
+            deadline=began - began_ago_s + timeout_s,
             recv_timeout_s=recv_timeout_s,
             local=tag,
         )

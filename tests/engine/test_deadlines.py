@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from ringd.errors import CollectiveTimeoutError
 from ringd.vocabulary import OpSpec
 from ringd.wire.bounds import Bound
-from tests.engine.scene import ALL_REDUCE, DELAY_S, TICK_S, VERDICT_S, Scene
+from tests.engine.scene import ALL_REDUCE, BARRIER, DELAY_S, TICK_S, VERDICT_S, Ended, Scene
 
 EXCHANGE = replace(ALL_REDUCE, algorithm="exchange")
 LARGE = OpSpec("all_reduce", "float32", "sum", (100_000,), algorithm="ring")
@@ -185,3 +186,24 @@ def test_operations_before_and_after_one_that_times_out_complete() -> None:
         assert [one.code for one in await scene.all([*stuck, late])] == ["timeout"] * 3
 
     scene.run(main)
+
+
+def test_barriers_name_every_late_rank() -> None:
+    for algorithm in ("tree", "exchange"):
+        scene = Scene(7)
+        spec = replace(BARRIER, algorithm=algorithm)
+
+        async def main(scene: Scene = scene, spec: OpSpec = spec) -> None:
+            here = [0, 1, 3, 6]
+            ended: list[Ended] = await scene.all(
+                scene.call(rank, spec, timeout_s=2.0) for rank in here
+            )
+            for one in ended:
+                assert isinstance(one.error, CollectiveTimeoutError)
+                assert one.error.fields["late_ranks"] == [2, 4, 5]
+                assert "ranks 2, 4 and 5" in str(one.error)
+            for rank in (2, 4, 5):
+                assert (await scene.call(rank, spec)).code == "timeout"
+            await scene.sum_works()
+
+        scene.run(main)

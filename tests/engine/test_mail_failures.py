@@ -110,6 +110,48 @@ def test_a_receive_that_timed_out_takes_no_message_with_it() -> None:
     scene.run(main)
 
 
+@pytest.mark.parametrize("source", [0, ANY_SOURCE])
+@pytest.mark.parametrize("count", [0, SMALL, LARGE])
+def test_a_receive_takes_no_message_between_its_deadline_and_its_end(
+    source: int, count: int
+) -> None:
+    """A daemon that is starved ends a receive late, when its trainer has given it up."""
+    scene = MailScene(2, **SIZES)
+
+    async def main() -> None:
+        timeout_s = 40.5 * TICK_S
+        late = scene.recv(1, source, count, timeout_s=timeout_s)
+        await asyncio.sleep(timeout_s)
+        data = message(count, sender=0)
+        sent = scene.send(0, 1, data)
+        await asyncio.sleep(2 * DELAY_S)
+        assert not late.done()
+        got = scene.recv(1, source, count)
+        assert (await late).code == "timeout"
+        assert (await late).took_s > timeout_s + 2 * DELAY_S
+        assert ((await got).array == data).all()
+        assert (await sent).code == "ok"
+        assert ((await late).array == 99).all()
+        scene.nothing_is_left(0, 1)
+
+    scene.run(main)
+
+
+def test_a_receive_that_is_read_after_its_deadline_takes_no_message_that_waits() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        data = message(SMALL, sender=0)
+        await scene.send(0, 1, data)
+        await scene.quiet()
+        read_late = scene.recv(1, 0, SMALL, timeout_s=1.0, began_ago_s=1.0)
+        got = scene.recv(1, 0, SMALL)
+        assert (await read_late).code == "timeout"
+        assert ((await got).array == data).all()
+
+    scene.run(main)
+
+
 def test_a_send_that_nobody_receives_says_so() -> None:
     scene = MailScene(2, **SIZES)
 

@@ -267,3 +267,29 @@ def test_coalesced_calls_of_other_shapes_differ_and_that_is_said() -> None:
         assert {one.code for one in await scene.calls([specs[0]] * 3)} == {"ok"}
 
     scene.run(main)
+
+
+def test_splits_that_differ_raise_on_every_rank_and_name_both_and_their_numbers() -> None:
+    spec = OpSpec("all_to_all", "float32", "", (3,))
+    good = (2, 2, 2, 2, 2, 2)
+    asks_more = (2, 2, 2, 5, 2, 2)  # rank 2 expects five rows from rank 0
+    for algorithm in ("direct", "pairwise"):
+        scene = Scene(3)
+        one = replace(spec, algorithm=algorithm)
+
+        async def main(scene: Scene = scene, one: OpSpec = one) -> None:
+            futures = [scene.call(r, one, local=good if r < 2 else asks_more) for r in range(3)]
+            ended = await scene.all(futures)
+            if ended[1].error is None:  # it had its rows before it could know: at its next call
+                await asyncio.sleep(0.5)
+                ended[1] = (await scene.calls([ALL_REDUCE] * 3))[1]
+            for call in ended:
+                assert isinstance(call.error, CollectiveMismatchError)
+                assert "rank 0 sends 2 rows to rank 2, which expects 5" in str(call.error)
+                assert "next call, which then is void on all ranks" in str(call.error)
+                assert call.took_s <= PROBED_WITHIN_S
+            for call in await scene.all(scene.call(r, one, local=good) for r in range(3)):
+                assert call.error is None
+            await scene.sum_works()
+
+        scene.run(main)

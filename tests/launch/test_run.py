@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -90,6 +91,22 @@ def test_each_daemon_listens_on_one_of_the_ports_that_were_given(
     ports = two_free_ports()
     told = run_job(2, jobs.address, folder, owner, "--port", ports, *flags)
     assert sorted(told) == [f"127.0.0.1:{port}" for port in ports.split("-")]
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.2", "0.0.0.0"])
+@pytest.mark.parametrize("flags", [(), ("--embed-rendezvous",)])
+def test_the_daemons_listen_on_the_address_that_was_given_and_so_does_the_rendezvous(
+    start: Callable[..., Job], bind: str, flags: tuple[str, ...]
+) -> None:
+    job = start(2, FOR_EVER, "--bind", bind, "--log-level", "info", *flags)
+    place = re.compile(r"listening on ([\d.]+):\d+, advertised as ([\d.]+):")
+    until(lambda: len(place.findall(job.err)) == 2, "the daemons listen")
+    listening = place.findall(job.err)
+    assert {host for host, _ in listening} == {bind}
+    assert {host for _, host in listening} == {"127.0.0.1" if bind == "0.0.0.0" else bind}
+    assert job.facts()["rendezvous"].startswith(f"{bind}:")
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait(ENDS_WITHIN_S) == 130
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,39 @@ def test_what_is_due_is_written_before_the_next_epoch_takes_its_name(tmp_path: P
     watched.loop.close()
 
 
+def test_an_interrupt_and_what_follows_or_just_precedes_it_are_not_dumped(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    watched.at(1.0, 1.2, 1.3, 20.0)
+    watched.loop.call_at(1.0 + DELAY_S / 2, watched.dumper.on_interrupt)
+    watched.run(50.0)
+    watched.dumper.close()
+    assert watched.taken == []
+    assert list(tmp_path.iterdir()) == []
+    watched.loop.close()
+
+
+def test_what_failed_before_an_interrupt_is_written_and_is_not_replaced(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    watched.at(1.0, 2.0, 5.1, 5.2)  # of the second the dump is not due before 11.25
+    watched.loop.call_at(5.0, watched.dumper.on_interrupt)
+    watched.loop.call_at(5.1, watched.dumper.on_interrupt)
+    watched.run(50.0)
+    watched.dumper.close()
+    assert watched.taken == [(1.0 + DELAY_S, "failure"), (5.0, "failure")]
+    watched.loop.close()
+
+
+def test_a_failure_of_the_next_epoch_is_dumped_again(tmp_path: Path) -> None:
+    watched = Watched(tmp_path)
+    watched.loop.call_at(1.0, watched.dumper.on_interrupt)
+    watched.loop.call_at(2.0, watched.dumper.epoch_ends)
+    watched.at(3.0)
+    watched.run(50.0)
+    watched.dumper.close()
+    assert watched.taken == [(3.0 + DELAY_S, "failure")]
+    watched.loop.close()
+
+
 def test_a_dump_that_can_not_be_written_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     watched = Watched(tmp_path / "file")

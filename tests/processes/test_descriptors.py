@@ -133,6 +133,19 @@ def test_the_first_call_of_a_trainer_without_descriptors_is_void_on_all(
     is_whole(group)
 
 
+def test_a_library_that_can_not_be_loaded_for_want_of_descriptors_is_a_resource_error(
+    daemons: Make,
+) -> None:
+    group = daemons(2)
+    group.connect()
+    group.do(calls.of_any_kind, name="none")  # the program is loaded, and torch is not
+    with no_descriptor_left(group.trainer(1).pid) as limit:
+        told = group.do(calls.of_any_kind, name="empty")
+    assert [end["error"] for end in told] == [None, "ResourceError"], told
+    assert f"is out of file descriptors (limit {limit})" in told[1]["text"]
+    is_whole(group)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 2])
 def test_a_daemon_that_can_make_no_link_is_named_by_the_verdict(daemons: Make, victim: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.processes.harness import WIDER, Daemons, until
-from tests.processes.programs import basics, coordinator, faults
+from tests.processes.programs import basics, coordinator, faults, messages
 
 Standing = Callable[[int], Daemons]
 SLACK_S = 0.25 * WIDER
@@ -200,6 +200,33 @@ def test_calls_that_a_stopped_daemon_had_not_read_count_when_it_goes_on(
     assert "barrier" in told["text"]
     assert "rank 1" in told["text"]
     assert [again["value"] for again in group.do(faults.call)] == [2.0] * 2
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_receive_that_the_clients_own_clock_ended_takes_no_message_with_it(
+    daemons: Callable[..., Daemons], is_read: bool
+) -> None:
+    """The message comes while the daemon is stopped, after it has read of the receive or before."""
+    group = daemons(2)
+    group.connect()
+    sender, receiver = group.trainer(0), group.trainer(1)
+    sender.start(messages.send_one, number=0)
+    assert receiver.do(messages.receive_one, timeout_s=30.0)["number"] == 0
+    assert sender.result()["error"] is None
+    if is_read:
+        receiver.start(messages.receive_one, timeout_s=1.0)
+        until(lambda: group.status(1)["messages"], "the daemon has read of the receive")
+    group.daemon_signal(1, signal.SIGSTOP)
+    try:
+        if not is_read:
+            receiver.start(messages.receive_one, timeout_s=1.0)
+        assert sender.do(messages.send_one, number=1)["error"] is None
+        told = receiver.result()
+        assert told["error"] == "CollectiveTimeoutError", told
+        assert (told["fields"]["daemon_state"], told["number"]) == ("stopped", -1)
+    finally:
+        group.daemon_signal(1, signal.SIGCONT)
+    assert receiver.do(messages.receive_one, timeout_s=30.0)["number"] == 1
 
 
 @pytest.mark.parametrize("n", [2, 3])

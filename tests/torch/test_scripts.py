@@ -14,7 +14,7 @@ import pytest
 from ringd.observe.dump_file import PATTERN
 from ringd.observe.dumps import last_failure, read
 from ringd.observe.explain import explain
-from ringd.observe.kept import LAST_FAILURE
+from ringd.observe.kept import FAILURES, LAST_FAILURE
 from tests.processes.harness import PATIENCE_S, ROOT, WIDER, environment, processes_of, until
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -82,6 +82,31 @@ def test_a_failure_is_explained_by_dumps_of_its_job_only(shell: Shell) -> None:
     assert report.loss.place.endswith("raises.py:10")
 
 
+INTERRUPTED = """
+import os, signal, subprocess, sys
+job = subprocess.Popen(
+    [sys.executable, *sys.argv[1:]], stdout=subprocess.PIPE, text=True, start_new_session=True
+)
+said = [job.stdout.readline() for _ in range(2)]
+os.killpg(job.pid, signal.SIGINT)  # as a terminal does at Ctrl-C
+job.communicate()
+assert said == ["waits\\n"] * 2, said
+"""
+
+
+def test_an_interrupt_leaves_what_is_kept_of_the_last_failure(
+    shell: Shell, request: pytest.FixtureRequest
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="ringd-test-") as folder:
+        kept = Path(folder, "ringd", LAST_FAILURE)
+        kept.mkdir(parents=True, mode=0o700)
+        (kept / "flight-rank2-epoch1.json").write_text("of an older job")
+        shell("-c", INTERRUPTED, *TORCHRUN, 2, SCRIPTS / "waits.py", XDG_RUNTIME_DIR=folder)
+        until(lambda: not processes_of(request.node.name), "the daemons have ended", 10 * WIDER)
+        assert [path.read_text() for path in kept.iterdir()] == ["of an older job"]
+        assert not (kept.parent / FAILURES).exists()
+
+
 @pytest.mark.parametrize("backend", ["ringd", pytest.param("cpu:ringd", marks=pytest.mark.slow)])
 def test_a_script_under_torchrun_starts_its_own_daemons(shell: Shell, backend: str) -> None:
     output = shell(*TORCHRUN, 2, SCRIPTS / "plain.py", backend)
@@ -92,6 +117,17 @@ def test_a_script_under_ringd_run_uses_its_daemons(shell: Shell) -> None:
     script = (sys.executable, SCRIPTS / "plain.py", "ringd")
     output = shell("-m", "ringd", "run", "-n", 2, "--", *script)
     assert sums(output, 2), output
+
+
+@pytest.mark.parametrize(
+    ("given", "times"), [([], "1800, 1800, 1800 s"), (["60"], "60, 1800, 60 s")]
+)
+def test_the_deadlines_of_a_script_are_torchs_whatever_ringd_run_says(
+    shell: Shell, given: list[str], times: str
+) -> None:
+    script = (sys.executable, SCRIPTS / "times.py", *given)
+    output = shell("-m", "ringd", "run", "-n", 2, "--timeout", 7, "--", *script)
+    assert all(f"[{rank}] rank {rank}: {times}" in output for rank in range(2)), output
 
 
 @pytest.mark.slow

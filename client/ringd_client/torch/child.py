@@ -12,6 +12,7 @@ from typing import Final, Self
 from ringd.config import environment
 from ringd.config.loader import Loaded
 from ringd.launch.python import own_module
+from ringd_client._environment import out_of
 
 _MAX_WORDS_BYTES: Final = 4096
 
@@ -34,8 +35,18 @@ class Child:
         """Start it; it imports what it needs, and waits.
 
         Raises:
+            ResourceError: this process, or the machine, has no room for it.
             OSError: it can't be started.
         """
+        try:
+            return cls._started()
+        except OSError as exc:
+            if lack := out_of(exc):
+                raise lack from exc
+            raise
+
+    @classmethod
+    def _started(cls) -> Self:
         env = environment.snapshot()
         env.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's: threads that nobody here needs
         words, its = socket.socketpair()

@@ -27,6 +27,7 @@ from ringd.config import environment
 from ringd.config.loader import DEFAULT, load
 from ringd.config.values import HostPort, Secret
 from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdError
+from ringd_client._environment import out_of
 from ringd_client._launch import Launch, launch_of
 from ringd_client.torch import store as stores
 from ringd_client.torch.child import Child
@@ -61,6 +62,7 @@ class OwnDaemon:
         Raises:
             RendezvousError: rank 0 did not come in time.
             ConfigError: a RINGD_ variable or the settings file is no good.
+            ResourceError: there is no room for it.
         """
         global _own
         standing = _own if _own is not None and _own.serves(rank, size) else None
@@ -157,7 +159,7 @@ def _free_address(store: Store) -> str:
                 probe.bind((_local_address(family, host), 0))
             host, port = probe.getsockname()[:2]
     except OSError as exc:
-        raise ConfigError(
+        raise out_of(exc) or ConfigError(
             f"rank 0 has no address at which its daemon could be reached: {host}, where the ranks "
             f"meet, is none of this host's ({exc}). Set MASTER_ADDR to an address of rank 0's host"
         ) from exc
@@ -190,7 +192,7 @@ def start_ahead() -> None:
     """Start the process that is to be this rank's daemon, unless one stands already.
 
     Raises:
-        OSError: it can't be started.
+        ResourceError, OSError: it can't be started.
     """
     global _ahead
     stands = _own is not None and _own.child.lives

@@ -29,6 +29,7 @@ def of_any_kind(stage: Stage, name: str) -> Call:
         "all_gather_object": lambda: comm.all_gather_object(1),
         "sync_state": lambda: comm.sync_state({"a": np.ones(3)}) and None,
         "coalesce": coalesced,
+        "empty": lambda: comm.empty(3, like="torch").tolist() and None,
     }
     return outcome(made[name])
 

@@ -239,6 +239,18 @@ def drain(stage: Stage, small: int, large: int) -> list[int]:
     return wrong[:20]
 
 
+def send_one(stage: Stage, number: int) -> dict[str, Any]:
+    """Rank 0 sends a number; how that ended."""
+    return outcome(lambda: stage.comm.send(np.array([number]), 1))
+
+
+def receive_one(stage: Stage, timeout_s: float) -> dict[str, Any]:
+    """Rank 1 receives a number; it, or how that ended."""
+    taken = np.array([-1])
+    ended = outcome(lambda: stage.comm.recv(taken, 0, timeout_s=timeout_s) and None)
+    return {**ended, "number": int(taken[0])}
+
+
 def between(stage: Stage, ranks: list[int]) -> dict[str, Any] | None:
     """One of two ranks sends to the other: how that ended; None: on the others nothing happened."""
     comm = stage.comm
