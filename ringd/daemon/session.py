@@ -76,6 +76,7 @@ class Session:
         """Our clock minus the client's."""
         self._agree = (0, 0, 0)
         """Of the last agree that took a place in the order: request, epoch, seq."""
+        self._buffer = memoryview(bytearray(ipc.MAX_MESSAGE_BYTES))
         self._pack = msgpack.Packer(autoreset=True).pack
         credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
         self.pid, self._uid, _ = _PEERCRED.unpack(credentials)
@@ -108,18 +109,18 @@ class Session:
 
     def _readable(self) -> None:
         try:
-            data, ancillary, flags, _ = self._sock.recvmsg(ipc.MAX_MESSAGE_BYTES, _FD_SPACE)
+            size, ancillary, flags, _ = self._sock.recvmsg_into([self._buffer], _FD_SPACE)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
-            data, ancillary, flags = b"", [], 0
-        if not data:
+            size, ancillary, flags = 0, [], 0
+        if not size:
             self._lost("closed its connection without a goodbye")
             return
         fds = _fds(ancillary) if ancillary else []
         self._truncated = bool(flags & socket.MSG_CTRUNC) and not fds
         try:
-            self._handle(ipc.unpack(data), fds)
+            self._handle(ipc.unpack(self._buffer[:size]), fds)
         except Exception as exc:  # whatever a client sends, the daemon goes on without it
             self._node.log.warning("client %d sent a bad message: %s", self.pid, exc)
             if isinstance(exc, RingdError):
