@@ -22,6 +22,7 @@ from typing import Any, Protocol
 import msgpack
 
 from ringd.daemon.arena import MappedArena
+from ringd.daemon.nearness import Nearness
 from ringd.daemon.node import Node
 from ringd.daemon.trainer_state import Inspector, State, TrainerState, view
 from ringd.daemon.watch import ProcessWatch
@@ -71,6 +72,7 @@ class Session:
         self._open = True
         self._watch: ProcessWatch | None = None
         self._inspector: Inspector | None = None
+        self._nearness: Nearness | None = None
         self._role = ""
         self._shift_s = 0.0
         """Our clock minus the client's."""
@@ -148,6 +150,8 @@ class Session:
                 local=_checked_local(local),
                 bound=None if bound is None else checked_bound(bound),
             )
+            if self._nearness is not None and engine.busy_poll.is_on:
+                self._nearness.look()
             if seq is not None and engine.world.next_seq > seq:
                 self._agree = request, engine.world.epoch, seq
         elif kind == ipc.HELLO and not self._role:
@@ -209,6 +213,7 @@ class Session:
                 fd=fds.pop() if fds else -1,
             )
             self._role = "trainer"
+            self._nearness = Nearness(self.pid, self._node.engine.links)
             self._watch = ProcessWatch(self._loop, self.pid, partial(self._lost, "ended"))
             self._node.attach(self, self._left_at_hello(hello))
 
@@ -314,6 +319,8 @@ class Session:
             self._watch.close()
         if self._inspector is not None:
             self._inspector.close()
+        if self._nearness is not None:
+            self._nearness.close()
         self._sock.close()
         self._arena.close()
         self._owner.session_ended(self)

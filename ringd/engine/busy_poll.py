@@ -20,6 +20,8 @@ processor is needed for their bytes, which trainers and other daemons copy."""
 class BusyPoll:
     """Keeps ``loop`` polling for ``span_s`` seconds after the last ``begin``; 0: never.
 
+    ``is_on``: it polls now.
+
     Virtual time stands while callbacks run, so a simulation must leave it off.
     """
 
@@ -27,14 +29,14 @@ class BusyPoll:
         self._loop = loop
         self._span_s = span_s
         self._until = 0.0
-        self._turning = False
+        self.is_on = False
 
     def begin(self) -> None:
         """A call began: what it waits for will come soon."""
         if self._span_s:
             self._until = perf_counter() + self._span_s
-            if not self._turning:
-                self._turning = True
+            if not self.is_on:
+                self.is_on = True
                 self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
@@ -42,4 +44,4 @@ class BusyPoll:
             sched_yield()
             self._loop.call_soon(self._turn)
         else:
-            self._turning = False
+            self.is_on = False

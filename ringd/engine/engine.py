@@ -150,7 +150,7 @@ class Engine:
         self.live: dict[Operation, None] = {}
         self._idle_since = 0.0
         self._deadlines = Deadlines(self, options.tick_s)
-        self._busy_poll = BusyPoll(loop, options.busy_poll_s)
+        self.busy_poll = BusyPoll(loop, options.busy_poll_s)
 
     @property
     def world(self) -> Group:
@@ -249,7 +249,7 @@ class Engine:
         """Post a send or a receive; it stands beside the order of calls."""
         if not isinstance(local, int):
             raise InvalidArgumentError(f"the tag of a {spec.collective} is a whole number")
-        self._busy_poll.begin()
+        self.busy_poll.begin()
         self.mail.submit(group, spec, local, region, on_done, until, times)
         self._deadlines.watch()
 
@@ -303,7 +303,7 @@ class Engine:
         group.ops[seq] = op
         self.live[op] = None
         if len(mem) <= POLL_BYTES:
-            self._busy_poll.begin()
+            self.busy_poll.begin()
         op.start(self.router.early.take(group.number, group.epoch, seq))
 
     # Epochs and peers

@@ -467,7 +467,7 @@ class Operation:
                 if flow.link is not None:
                     flow.link.release(self)
         self.engine.ended(self, error)
-        self.flows = {}  # each points back here: without the circle memory is free, and warm, at once
+        self.flows = {}  # each points back here: without a circle memory is free, and warm, at once
         self.mem = memoryview(b"")
         self.spaces = [self.mem] * 3
         self.folding = None

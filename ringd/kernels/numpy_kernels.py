@@ -162,6 +162,8 @@ class NativeKernel(_NumpyKernel):
         if len(contributions) == 2 and not self.needs_finalise:
             # One pass over memory either way, so blocks would gain nothing.
             SCRATCH.run(self._combine, contributions[0], contributions[1], out=out)
+        elif len(contributions) == 2 and out.size <= self._block:
+            SCRATCH.run(self._fold_two, contributions[0], contributions[1], out)
         elif out.size <= self._block:
             partial = SCRATCH.partial[self._element][: out.size]
             SCRATCH.run(self._fold_block, contributions, out, partial)
@@ -190,6 +192,10 @@ class NativeKernel(_NumpyKernel):
             target = out[part]
             partial = target if in_place else scratch[: target.size]
             self._fold_block([c[part] for c in contributions], target, partial)
+
+    def _fold_two(self, first: Array, second: Array, out: Array) -> None:
+        self._combine(first, second, out=out)
+        self._finish(out, out)
 
     def _fold_block(self, contributions: Sequence[Array], out: Array, partial: Array) -> None:
         combine = self._combine

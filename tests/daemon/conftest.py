@@ -34,7 +34,8 @@ class StandIn:
         self.attached: asyncio.Future[tuple[Session, float]] = loop.create_future()
         self.ended: asyncio.Future[tuple[str, str, Raised | None]] = loop.create_future()
         self.calls: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.engine = SimpleNamespace(submit=self.submit)
+        busy_poll = SimpleNamespace(is_on=False)
+        self.engine = SimpleNamespace(submit=self.submit, links={}, busy_poll=busy_poll)
 
     def submit(self, *_: Any, **told: Any) -> None:
         self.calls.put_nowait(told)
