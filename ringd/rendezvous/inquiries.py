@@ -1,8 +1,8 @@
 """Questions to all daemons about an operation that ended at its deadline: bookkeeping, no I/O.
 
 The first report of an operation's end begins an inquiry; it ends when every member has answered,
-or after a while without those who did not. That of a message goes on where those who are waited for
-wait themselves, call by call.
+or after a while without those who did not. It goes on where those who are waited for wait
+themselves, call by call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from ringd.rendezvous.chains import judge_chain
 from ringd.rendezvous.events import OpAnswered, OpFailed, PostFailed, Send
 from ringd.rendezvous.hops import Call, Hop, Key, Over, waited_in
-from ringd.rendezvous.verdicts import Answer, Verdict, judge
+from ringd.rendezvous.verdicts import Answer, Verdict
 
 INQUIRY_S = 0.1
 """How long a daemon may take to answer."""
@@ -59,9 +59,7 @@ class Inquiry:
         Args:
             over: calls in which ranks have waited in vain, the last one last.
         """
-        if isinstance(self.first, PostFailed):
-            return judge_chain(self.first, self.hops, over)
-        return judge(self.answers, self.first.members, self.first.seq)
+        return judge_chain(self.first, self.hops, over)
 
     def waited(self) -> list[tuple[Call, float]]:
         """The call as each rank's own that has waited in it, and for how long."""
@@ -72,8 +70,7 @@ class Inquiry:
 
     def is_open_at(self, now: float) -> bool:
         """Whether it may ask about one more call."""
-        is_message = isinstance(self.first, PostFailed)
-        return is_message and now - self.began <= WALK_S and len(self.hops) < MAX_HOPS
+        return now - self.began <= WALK_S and len(self.hops) < MAX_HOPS
 
 
 class Inquiries:
@@ -221,6 +218,7 @@ def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
             "waiting_on": list(verdict.culprits),
             "link": None if verdict.link is None else list(verdict.link),
             "stacks": {str(rank): list(stack) for rank, stack in verdict.stacks.items()},
+            "chain": list(verdict.chain),
             "partial": False,
             **({"late_ranks": list(verdict.culprits)} if op == "barrier" else {}),
         },
