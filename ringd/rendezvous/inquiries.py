@@ -53,6 +53,12 @@ class Inquiry:
         """On the call itself, by rank."""
         return self.hops[self.first.key].answers
 
+    def missing(self) -> list[int]:
+        """Of an operation: members that have not entered it, as far as is known."""
+        found = self.answers
+        members = self.first.members
+        return [r for r in sorted(members) if r not in found or found[r].state == "absent"]
+
     def judge(self, over: Sequence[Over] = ()) -> Verdict:
         """The verdict on what was answered.
 
@@ -186,12 +192,15 @@ class Inquiries:
         self._complete.clear()
 
 
-def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
+def error_of(
+    failed: OpFailed, verdict: Verdict, number: str, missing: Sequence[int] = ()
+) -> dict[str, Any]:
     """The reported error, as the verdict has it: with culprits and case, and a text that says both.
 
     Args:
         failed: the first report; its error says op, seq, limit and setting.
         number: the verdict's id.
+        missing: who has not entered it; where ranks wait in chains, others are to blame.
     """
     fields: Mapping[str, Any] = failed.error.get("fields") or {}
     op, setting = fields.get("op", "an operation"), fields.get("setting", "timeout_s")
@@ -200,6 +209,7 @@ def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
     limit = fields.get("limit", "its deadline")
     text = f"{op} ({where}, epoch {failed.epoch}) ended at {limit}: {verdict.text}. "
     text += f"{verdict.advice}."
+    late = missing if verdict.chain or verdict.case == "deadlock" else verdict.culprits
     if verdict.case in _MAY_BE_SLOW:
         text += f" If it is only slow, {fields.get('advice', f'raise {setting}')}."
     return {
@@ -220,6 +230,6 @@ def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
             "stacks": {str(rank): list(stack) for rank, stack in verdict.stacks.items()},
             "chain": list(verdict.chain),
             "partial": False,
-            **({"late_ranks": list(verdict.culprits)} if op == "barrier" else {}),
+            **({"late_ranks": list(late)} if op == "barrier" else {}),
         },
     }

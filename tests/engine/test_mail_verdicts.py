@@ -245,6 +245,7 @@ def test_a_call_is_held_up_by_who_holds_up_those_that_it_waits_for(how: str) -> 
             text = judged(one, case.get(how, "daemon does not answer"), [2])
             assert "rank 1 waits itself in a recv from rank 2 with tag 3; " in text
             assert error_of(one).fields["chain"] in ([0, 1], [3, 1])
+            assert error_of(one).fields["late_ranks"] == [1]
         assert len({error_of(call.result()).fields["verdict"] for call in calls}) == 1
         assert not onward.done()
         scene.network.resume(scene.host(2))
@@ -262,6 +263,7 @@ def test_a_call_that_waits_for_who_waits_for_one_of_its_ranks_is_a_deadlock() ->
         for one in await scene.ended(calls):
             text = judged(one, "deadlock", [0, 1])
             assert "ranks 0 and 1 wait for each other: rank 0 in barrier (operation 0 of" in text
+            assert error_of(one).fields["late_ranks"] == [1]
 
     scene.run(main)
 
