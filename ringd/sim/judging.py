@@ -139,6 +139,9 @@ class Judge:
         blamed, peer = set(fields["culprits"]), fields["peer"]
         guilty = {fault.victim} | ({fault.other} if fault.kind.link else set())
         well = {r for r in blamed - guilty if not self._was_late(r, step, now)}
+        in_chain = fields["case"] == "deadlock" or fields.get("chain")
+        if in_chain and fault.kind.cases == {LEFT}:
+            return None  # who waits for any, of whom one has left, waits for all others
         if guilty & set(fields["link"] or ()) and fields["case"] in fault.kind.cases:
             return None  # what holds up the message, and all that its ranks do
         if peer is not None and well:  # of a receive from any, who has nothing to send is named too

@@ -106,6 +106,20 @@ def test_who_has_left_is_not_asked_and_not_named() -> None:
     scene.run(main)
 
 
+def test_who_has_left_is_not_named_at_the_end_of_a_chain_either() -> None:
+    scene = MailScene(4)
+
+    async def main() -> None:
+        await scene.cluster.nodes[3].stop()
+        await scene.quiet()
+        scene.recv_any(1, 5, tag=3)
+        one = await scene.recv(0, 1, 5, timeout_s=1.0)
+        text = judged(one, "never entered", [2])
+        assert "Rank 1 waits itself in a recv from any of ranks 0 and 2 with tag 3" in text
+
+    scene.run(main)
+
+
 def test_what_waits_for_one_that_left_while_its_link_is_down_says_so_at_the_deadline() -> None:
     scene = MailScene(2)
 
