@@ -179,7 +179,9 @@ class Asking:
         peers = [peer for peer, _ in question["peers"]]
         for post in self._mail.live if question["number"] < 0 else ():
             spec = post.spec
-            if (spec.group, spec.collective, post.tag) == names and post.peers == peers:
+            if (spec.group, spec.collective, post.tag) != names:
+                continue
+            if self._mail.may_be_awaited(post) == peers:
                 return self._waiting(post)
         return {**NO_ANSWER, "state": "failed"}
 

@@ -19,20 +19,24 @@ MAX_WAITS = 8
 
 
 def waits_of(engine: Engine) -> list[dict[str, Any]]:
-    """The calls in flight, oldest first; those that wait for a verdict are in flight, too.
+    """The calls in flight, oldest first; those that wait for a verdict are in flight, too. Not
+    messages whose other side has left.
 
     Returns:
         For each the fields by which all can be asked about it: see ``wire.control``, "waits".
     """
-    calls: list[Post | Operation] = sorted(
-        (*engine.mail.live, *engine.live), key=lambda call: call.started
-    )
+    mail = engine.mail
+    awaited = {post: peers for post in mail.live if (peers := mail.may_be_awaited(post))}
+    calls: list[Post | Operation] = sorted((*awaited, *engine.live), key=lambda call: call.started)
     if len(calls) > MAX_WAITS:
         calls = [*calls[: MAX_WAITS - 1], calls[-1]]
-    return [_of_post(call) if isinstance(call, Post) else _of_operation(call) for call in calls]
+    return [
+        _of_post(call, awaited[call]) if isinstance(call, Post) else _of_operation(call)
+        for call in calls
+    ]
 
 
-def _of_post(post: Post) -> dict[str, Any]:
+def _of_post(post: Post, peers: list[int]) -> dict[str, Any]:
     group = post.box.group
     return {
         "op": post.spec.collective,
@@ -40,7 +44,7 @@ def _of_post(post: Post) -> dict[str, Any]:
         "members": list(group.ranks),
         "number": -1,
         "tag": post.tag,
-        "peers": [[peer, count_of(post, peer)] for peer in post.peers],
+        "peers": [[peer, count_of(post, peer)] for peer in peers],
     }
 
 

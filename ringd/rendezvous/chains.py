@@ -1,4 +1,4 @@
-"""Who or what holds up a message when ranks wait in chains: a pure walk to where they end.
+"""Who or what holds up a call when ranks wait in chains: a pure walk to where they end.
 
 The end of a chain is judged as if that rank's own neighbour had asked. Where all ways lead back,
 the ranks wait for each other, and nobody but the program is to blame.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from ringd.rendezvous.events import PostFailed
 from ringd.rendezvous.hops import Call, Hop, Key, Over, op_of
 from ringd.rendezvous.post_verdicts import judge_post
-from ringd.rendezvous.verdicts import Answer, Verdict, judge, ranks_text, where
+from ringd.rendezvous.verdicts import Answer, Verdict, judge, ranks_text, was_kept, where
 
 MAX_TOLD = 6
 """Links of a chain that the text tells."""
@@ -21,26 +21,34 @@ _OF_RANKS = ("daemon does not answer", "trainer stopped", "no trainer attached",
 Path = tuple[Call, ...]
 
 
-def judge_chain(first: PostFailed, hops: Mapping[Key, Hop], over: Iterable[Over] = ()) -> Verdict:
-    """The verdict on a message that does not come to its end.
+def judge_chain(first: Call, hops: Mapping[Key, Hop], over: Iterable[Over] = ()) -> Verdict:
+    """The verdict on an operation or a message that does not come to its end.
 
     Args:
-        first: the message; ``hops``: by key of its call, its own among them.
+        first: the call; ``hops``: by key of the call, its own among them.
         over: calls in which ranks have waited in vain, the last one last. If that took most of the
             time that ``first`` has waited, what was to blame for it is to blame for this, too.
     """
-    own = hops[first.key].answers.get(first.rank)
-    entered_s = own.entered_s if own is not None else 0.0
-    recent = {last.about.rank: last for last in over if last.filled(entered_s)}
+    waited_s = _waited_s(hops[first.key])
+    recent = {last.about.rank: last for last in over if last.filled(waited_s)}
     walk = _Walk(hops, recent)
     walk.visit(first, ())
-    ends = walk.ends or walk.ends_before
+    # Whom one waits for since a moment ago is named only if that is on ranks.
+    ends = walk.ends if any(map(_is_on_ranks, walk.ends)) else [*walk.ends, *walk.ends_before]
     if not ends:
         return _deadlock(*walk.cycles[0], hops)
     verdict = ends[0].verdict
     if verdict.case == "deadlock" and first.rank in verdict.culprits:
         return verdict
     return _joined(ends)
+
+
+def _waited_s(hop: Hop) -> float:
+    """For how long a call has been waited in: a message by its own rank, an operation by the first
+    that entered it."""
+    about, answers = hop.about, hop.answers
+    sides = [about.rank] if isinstance(about, PostFailed) else list(answers)
+    return max((answers[rank].entered_s for rank in sides if rank in answers), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,9 @@ class _Walk:
         keys = [before.key for before in path]
         if call.key in keys:
             at = keys.index(call.key)
-            self.cycles.append((path[:at], path[at:]))
+            # Of an operation the way may have come by a rank that waits in it and nobody waits for.
+            lead = path[: at + (path[at].rank != call.rank)]
+            self.cycles.append((lead, (call, *path[at + 1 :])))
             return
         if call.key in self._seen:
             return
@@ -150,7 +160,7 @@ def _verdict_without(hop: Hop, waiting: Collection[int]) -> Verdict | None:
     left = {rank: answer for rank, answer in answers.items() if rank not in waiting}
     members = [rank for rank in about.members if rank not in waiting]
     if waiting:  # what it lacks of those that wait is no matter
-        missing = tuple(r for r in members if r not in left or left[r].state == "absent")
+        missing = tuple(r for r in members if r != about.rank and _is_missing(r, left))
         if not missing:
             return None
         own = left.get(about.rank, Answer(about.rank, "waiting"))
@@ -158,9 +168,19 @@ def _verdict_without(hop: Hop, waiting: Collection[int]) -> Verdict | None:
     return judge(left, members, about.seq)
 
 
+def _is_missing(rank: int, answers: Mapping[int, Answer]) -> bool:
+    """Whether a rank that waits for nobody holds up an operation that others have entered."""
+    answer = answers.get(rank)
+    return answer is None or (answer.state == "absent" and not was_kept(answer, answers))
+
+
+def _is_on_ranks(end: _End) -> bool:
+    return end.verdict.case in _OF_RANKS
+
+
 def _joined(ends: list[_End]) -> Verdict:
     """One verdict of several: on ranks, if any is on ranks; then on all of those."""
-    on_ranks = [end for end in ends if end.verdict.case in _OF_RANKS]
+    on_ranks = list(filter(_is_on_ranks, ends))
     chosen: list[_End] = []
     named: set[int] = set()
     for end in on_ranks or ends[:1]:

@@ -1,9 +1,12 @@
 """The way back to a rendezvous that was lost: at its address, or at a daemon that succeeds it.
 
 Where the rendezvous is a service of its own there is one address, and time. Where a daemon holds it
-(ADR 16), the seats are tried in their order: one whose daemon answers that it is not the rendezvous
-may still have it, or be about to become it; one that does not answer is passed over; and who comes
-to its own seat, with nobody before it, becomes the rendezvous.
+(ADR 16), it is sought where it was last, then at the seats in their order: one whose daemon answers
+that it is not the rendezvous may be about to become it; one that does not answer is passed over;
+and who comes to its own seat, with nobody before it, becomes the rendezvous.
+
+A higher seat that had it last and has it no longer has yielded it to another one. That one is
+sought first; if there is none, the lower seat does not wait for the higher one, which waits for it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,7 +30,10 @@ ALIVE = frozenset({"not_rendezvous", "rank_taken", "role"})
 """Refusals of a daemon of this job that lives; any other is a stranger's. Where the rendezvous
 began, "not_rendezvous" says nothing of it: whose daemon answers there is at its own seat, too."""
 
-Outcome = Literal["taken", "refused", "unreachable"]
+Outcome = Literal["taken", "idle", "busy", "unreachable"]
+"""Of one attempt. Idle: a daemon lives there, and does not have the rendezvous. Busy: it does, and
+can't take us yet."""
+Place = tuple[int | None, Address]
 
 
 @dataclass(slots=True)
@@ -55,14 +61,14 @@ class Places:
         """Whether a daemon holds it, so that another one may succeed."""
         return self.seat is not None and self.own in self.daemons
 
-    def in_turn(self) -> Iterator[tuple[int | None, Address]]:
+    def in_turn(self) -> Iterator[Place]:
         """Each place once, with its seat: where it was, where it began, then all seats."""
-        places = [(self.seat, self.at), (None, self.configured)]
+        places: list[Place] = [(self.seat, self.at), (None, self.configured)]
         if self.embedded and self.seat is not None:
             if self.seat in self.daemons:
                 places.append((self.seat, self.daemons[self.seat]))
             places += sorted(self.daemons.items())
-        seen: set[tuple[int | None, Address]] = set()
+        seen: set[Place] = set()
         addresses: set[Address] = set()
         for place in places:
             if place not in seen and (place[1] not in addresses or place[0] == self.own):
@@ -100,7 +106,7 @@ class Comeback:
         self._delay_s = settings.first_delay_s
         self._joined_at = float("-inf")
         self._cause = ""
-        self._answered: list[tuple[int | None, Address]] = []
+        self._answered: dict[Place, Outcome] = {}
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -130,26 +136,49 @@ class Comeback:
         """Try each place in turn, first those that answered last time; whether one took us."""
         places = self._places
         silent: set[int] = set()
-        alive: set[int | None] = set()
         in_turn = list(places.in_turn())
         answered = [place for place in self._answered if place in in_turn]
-        self._answered = []
-        for seat, address in [*answered, *(place for place in in_turn if place not in answered)]:
-            if places.embedded and seat == places.own:
-                before_us = in_turn[: in_turn.index((seat, address))]
-                if not places.held and any(place in before_us for place in self._answered):
+        self._answered = {}
+        at_last = False
+        for place in [*answered, *(place for place in in_turn if place not in answered)]:
+            if places.embedded and place[0] == places.own:
+                turn = self._turn(in_turn[: in_turn.index(place)])
+                if turn != "now":
+                    at_last = turn == "last"
                     continue
-                address = self._succeed(frozenset(silent))
-            outcome = await self._try(seat, address)
-            if outcome == "taken":
+                place = (places.own, self._succeed(self._without_answer(silent)))
+            if await self._takes_us(place, silent):
                 return True
-            if outcome == "refused":
-                alive.add(seat)
-                self._answered.append((seat, address))
-            elif seat is not None:
-                silent.add(seat)
-            silent -= {seat for seat in alive if seat is not None}
-        return False
+        if not at_last or "busy" in self._answered.values():
+            return False
+        address = self._succeed(self._without_answer(silent))
+        return await self._takes_us((places.own, address), silent)
+
+    async def _takes_us(self, place: Place, silent: set[int]) -> bool:
+        """Try one place; ``silent``: seats that are out of reach, to be added to."""
+        seat, address = place
+        outcome = await self._try(seat, address)
+        if outcome in ("idle", "busy"):
+            self._answered[place] = outcome
+        elif outcome == "unreachable" and seat is not None:
+            silent.add(seat)
+        return outcome == "taken"
+
+    def _without_answer(self, silent: set[int]) -> frozenset[int]:
+        """Seats that are out of reach at each of their places."""
+        return frozenset(silent - {seat for seat, _ in self._answered})
+
+    def _turn(self, before_us: Sequence[Place]) -> Literal["now", "last", "never"]:
+        """Whether we become the rendezvous: now, if no other place takes us, or not this time."""
+        alive = [place for place in before_us if place in self._answered]
+        if self._places.held or not alive:
+            return "now"
+        own = self._places.own
+        former = all(
+            seat is not None and seat > own and self._answered[seat, address] == "idle"
+            for seat, address in alive
+        )
+        return "last" if former else "never"
 
     async def _try(self, seat: int | None, address: Address) -> Outcome:
         limit_s = SEAT_TIMEOUT_S if self._places.embedded else self._settings.attempt_timeout_s
@@ -159,8 +188,9 @@ class Comeback:
         except HandshakeRefusedError as exc:
             self._tell(address, str(exc))
             reason = exc.fields.get("reason")
-            alive = reason in ALIVE and not (seat is None and reason == "not_rendezvous")
-            return "refused" if alive else "unreachable"
+            if reason not in ALIVE or (seat is None and reason == "not_rendezvous"):
+                return "unreachable"
+            return "busy" if reason == "rank_taken" else "idle"
         except (OSError, RingdError) as exc:
             self._tell(address, describe(exc))
             return "unreachable"

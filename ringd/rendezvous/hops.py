@@ -1,7 +1,7 @@
-"""The walk along the wait-for graph from a message on: what was asked, and who waits for whom.
+"""The walk along the wait-for graph from a call on: what was asked, and who waits for whom.
 
-A question about one call is a hop. Who has not made the other side of it may itself wait in another
-call; that is the next hop. Where a rank's program is, its Python stack says.
+A question about one call is a hop. Who has not made it, or the other side of it, may itself wait in
+another call; that is the next hop. Where a rank's program is, its Python stack says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Hop:
     Attributes:
         about: the call; its ``rank`` waits in it.
         answers: by rank; who is missing did not answer in time.
-        waits: by rank that has not made the other side: the calls that it waits in itself.
+        waits: by rank that has not made the call or its other side: those that it waits in itself.
     """
 
     about: Call

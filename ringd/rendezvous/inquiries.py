@@ -1,8 +1,8 @@
 """Questions to all daemons about an operation that ended at its deadline: bookkeeping, no I/O.
 
 The first report of an operation's end begins an inquiry; it ends when every member has answered,
-or after a while without those who did not. That of a message goes on where those who are waited for
-wait themselves, call by call.
+or after a while without those who did not. It goes on where those who are waited for wait
+themselves, call by call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from ringd.rendezvous.chains import judge_chain
 from ringd.rendezvous.events import OpAnswered, OpFailed, PostFailed, Send
 from ringd.rendezvous.hops import Call, Hop, Key, Over, waited_in
-from ringd.rendezvous.verdicts import Answer, Verdict, judge
+from ringd.rendezvous.verdicts import Answer, Verdict
 
 INQUIRY_S = 0.1
 """How long a daemon may take to answer."""
@@ -53,15 +53,19 @@ class Inquiry:
         """On the call itself, by rank."""
         return self.hops[self.first.key].answers
 
+    def missing(self) -> list[int]:
+        """Of an operation: members that have not entered it, as far as is known."""
+        found = self.answers
+        members = self.first.members
+        return [r for r in sorted(members) if r not in found or found[r].state == "absent"]
+
     def judge(self, over: Sequence[Over] = ()) -> Verdict:
         """The verdict on what was answered.
 
         Args:
             over: calls in which ranks have waited in vain, the last one last.
         """
-        if isinstance(self.first, PostFailed):
-            return judge_chain(self.first, self.hops, over)
-        return judge(self.answers, self.first.members, self.first.seq)
+        return judge_chain(self.first, self.hops, over)
 
     def waited(self) -> list[tuple[Call, float]]:
         """The call as each rank's own that has waited in it, and for how long."""
@@ -72,8 +76,7 @@ class Inquiry:
 
     def is_open_at(self, now: float) -> bool:
         """Whether it may ask about one more call."""
-        is_message = isinstance(self.first, PostFailed)
-        return is_message and now - self.began <= WALK_S and len(self.hops) < MAX_HOPS
+        return now - self.began <= WALK_S and len(self.hops) < MAX_HOPS
 
 
 class Inquiries:
@@ -189,12 +192,15 @@ class Inquiries:
         self._complete.clear()
 
 
-def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
+def error_of(
+    failed: OpFailed, verdict: Verdict, number: str, missing: Sequence[int] = ()
+) -> dict[str, Any]:
     """The reported error, as the verdict has it: with culprits and case, and a text that says both.
 
     Args:
         failed: the first report; its error says op, seq, limit and setting.
         number: the verdict's id.
+        missing: who has not entered it; where ranks wait in chains, others are to blame.
     """
     fields: Mapping[str, Any] = failed.error.get("fields") or {}
     op, setting = fields.get("op", "an operation"), fields.get("setting", "timeout_s")
@@ -203,6 +209,7 @@ def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
     limit = fields.get("limit", "its deadline")
     text = f"{op} ({where}, epoch {failed.epoch}) ended at {limit}: {verdict.text}. "
     text += f"{verdict.advice}."
+    late = missing if verdict.chain or verdict.case == "deadlock" else verdict.culprits
     if verdict.case in _MAY_BE_SLOW:
         text += f" If it is only slow, {fields.get('advice', f'raise {setting}')}."
     return {
@@ -221,7 +228,8 @@ def error_of(failed: OpFailed, verdict: Verdict, number: str) -> dict[str, Any]:
             "waiting_on": list(verdict.culprits),
             "link": None if verdict.link is None else list(verdict.link),
             "stacks": {str(rank): list(stack) for rank, stack in verdict.stacks.items()},
+            "chain": list(verdict.chain),
             "partial": False,
-            **({"late_ranks": list(verdict.culprits)} if op == "barrier" else {}),
+            **({"late_ranks": list(late)} if op == "barrier" else {}),
         },
     }

@@ -76,7 +76,7 @@ class Sentences:
         first, verdict = inquiry.first, self._inquiries.judge(inquiry, now)
         number = self._number()
         if isinstance(first, OpFailed):
-            return self._sentence(first, error_of(first, verdict, number))
+            return self._sentence(first, error_of(first, verdict, number, inquiry.missing()))
         sides = {first.rank, *(peer for peer, count in first.peers if count < 0)}
         to = tuple(rank for rank in self._present() if rank in sides)
         return Send(to, "post_verdict", verdict_fields(first, verdict, number))

@@ -92,7 +92,7 @@ class Verdict:
         link: (sender, receiver) where a link is to blame.
         text: a sentence that says who and why; ``advice``: what to do.
         stacks: by culprit, of those whose stack is known.
-        chain: of a message that ranks wait for in a chain, those that do: the first one asked, the
+        chain: where ranks wait one for another, those that do: the first one reported the call, the
             last one waits for a culprit.
     """
 
@@ -138,7 +138,7 @@ def judge(
     if roots:  # then others that are missing too are named as well, waited for or not
         mute = tuple(rank for rank in sorted(members) if rank not in answers)
         absent = tuple(r for r in sorted(members) if r in answers and _is_absent(answers[r]))
-        to_blame = tuple(rank for rank in absent if not _was_kept(answers[rank], answers))
+        to_blame = tuple(rank for rank in absent if not was_kept(answers[rank], answers))
         blamed = to_blame if mute or to_blame else absent
         return _of_ranks(answers, mute, blamed, seq, words)
     late = _late(answers)
@@ -151,7 +151,7 @@ def _is_absent(answer: Answer) -> bool:
     return answer.state == "absent"
 
 
-def _was_kept(absent: Answer, answers: Mapping[int, Answer]) -> bool:
+def was_kept(absent: Answer, answers: Mapping[int, Answer]) -> bool:
     """Whether an absent rank was in another call for most of the time that the others have waited:
     what holds that one up, or did until just now, holds up this one too."""
     longest = max((a.entered_s for a in answers.values() if a.state == "waiting"), default=0.0)

@@ -76,7 +76,7 @@ class Judge:
             return "there was no fault"
         if timed_out and self._may_expire:
             is_message = error.fields.get("op") in POINT_TO_POINT
-            return self._missed_message(rank, step, error) if is_message else None
+            return self._missed_message(rank, step, error) if is_message else self._missed_op(error)
         if self.messages_missed and isinstance(error, CollectiveMismatchError):
             return None
         if effect != "lost":
@@ -102,6 +102,19 @@ class Judge:
             return None  # what its peer sent may have gone to another receive, or was given up
         return self._misnamed_message(rank, step, error)
 
+    def _missed_op(self, error: RingdError) -> str | None:
+        """An operation came to its deadline: what is wrong with the verdict on it, if those that
+        are missing wait for a message, and nobody has given one up."""
+        if self._relay is None or self.messages_missed or error.fields["partial"]:
+            return None
+        if self._is_changing(self._loop.time()):
+            return None
+        blamed, fault = set(error.fields["culprits"]), self._fault
+        well = blamed - {fault.victim} if fault.trainer.away else set()
+        if well:
+            return f"the verdict blames {sorted(well)}, who wait for a message"
+        return self._misnamed_chain(error)
+
     def _misnamed_chain(self, error: RingdError) -> str | None:
         """A verdict in a chain of messages names who holds up its first rank."""
         fault = self._fault
@@ -126,6 +139,9 @@ class Judge:
         blamed, peer = set(fields["culprits"]), fields["peer"]
         guilty = {fault.victim} | ({fault.other} if fault.kind.link else set())
         well = {r for r in blamed - guilty if not self._was_late(r, step, now)}
+        in_chain = fields["case"] == "deadlock" or fields.get("chain")
+        if in_chain and fault.kind.cases == {LEFT}:
+            return None  # who waits for any, of whom one has left, waits for all others
         if guilty & set(fields["link"] or ()) and fields["case"] in fault.kind.cases:
             return None  # what holds up the message, and all that its ranks do
         if peer is not None and well:  # of a receive from any, who has nothing to send is named too
@@ -208,6 +224,11 @@ class Judge:
         guilty = {fault.victim} | ({fault.other} if fault.kind.link else set())
         told_at = self._told_at(step, error)
         well = {r for r in blamed - guilty if not self._was_late(r, step, told_at)}
+        gave_up = self._gave_up(step)
+        if fields.get("case") == "deadlock" and well & gave_up:
+            well = set()
+        elif fields.get("chain"):
+            well -= gave_up
         if well:
             return f"rank {rank} blames {sorted(well)}: {error}"
         if not first:
@@ -220,6 +241,11 @@ class Judge:
         if fields["case"] not in (fault.kind.cases | LATE if late else fault.kind.cases):
             return f"rank {rank} calls it {fields['case']!r}: {error}"
         return None
+
+    def _gave_up(self, step: int) -> set[int]:
+        """Ranks that gave up a message before a step: what another one waits for may not be sent
+        any more, by who went on."""
+        return {rank for told in self._missed.values() for at, rank in told if at < step}
 
     def _is_changing(self, ended: float) -> bool:
         """Whether the fault had just ended, when the ranks were asked what they see: some see it

@@ -106,6 +106,20 @@ def test_who_has_left_is_not_asked_and_not_named() -> None:
     scene.run(main)
 
 
+def test_who_has_left_is_not_named_at_the_end_of_a_chain_either() -> None:
+    scene = MailScene(4)
+
+    async def main() -> None:
+        await scene.cluster.nodes[3].stop()
+        await scene.quiet()
+        scene.recv_any(1, 5, tag=3)
+        one = await scene.recv(0, 1, 5, timeout_s=1.0)
+        text = judged(one, "never entered", [2])
+        assert "Rank 1 waits itself in a recv from any of ranks 0 and 2 with tag 3" in text
+
+    scene.run(main)
+
+
 def test_what_waits_for_one_that_left_while_its_link_is_down_says_so_at_the_deadline() -> None:
     scene = MailScene(2)
 
@@ -223,6 +237,47 @@ def test_a_chain_of_waiting_ranks_is_followed_to_its_end(how: str) -> None:
         fields = error_of(one).fields
         assert (fields["chain"], fields["stacks"]) == ([0, 1], {"2": STACK})
         assert not onward.done()
+
+    scene.run(main)
+
+
+@pytest.mark.parametrize("how", ["sleeps", "stopped", "stalled"])
+def test_a_call_is_held_up_by_who_holds_up_those_that_it_waits_for(how: str) -> None:
+    scene = MailScene(4)
+    case = {"sleeps": "never entered", "stopped": "trainer stopped"}
+
+    async def main() -> None:
+        group = await scene.make_group((0, 1, 3))
+        onward = scene.recv(1, 2, 5, tag=3)
+        if how == "stopped":
+            scene.cluster.trainers[2].state = "stopped"
+        elif how == "stalled":
+            scene.network.stall(scene.host(2))
+        spec = OpSpec("barrier", "", "", (), group=group)
+        calls = [scene.post(rank, spec, np.zeros(0), None, timeout_s=1.0) for rank in (0, 3)]
+        for one in await scene.ended(calls):
+            text = judged(one, case.get(how, "daemon does not answer"), [2])
+            assert "rank 1 waits itself in a recv from rank 2 with tag 3; " in text
+            assert error_of(one).fields["chain"] in ([0, 1], [3, 1])
+            assert error_of(one).fields["late_ranks"] == [1]
+        assert len({error_of(call.result()).fields["verdict"] for call in calls}) == 1
+        assert not onward.done()
+        scene.network.resume(scene.host(2))
+
+    scene.run(main)
+
+
+def test_a_call_that_waits_for_who_waits_for_one_of_its_ranks_is_a_deadlock() -> None:
+    scene = MailScene(3)
+
+    async def main() -> None:
+        scene.recv(1, 0, 5, tag=3)
+        spec = OpSpec("barrier", "", "", ())
+        calls = [scene.post(rank, spec, np.zeros(0), None, timeout_s=1.0) for rank in (0, 2)]
+        for one in await scene.ended(calls):
+            text = judged(one, "deadlock", [0, 1])
+            assert "ranks 0 and 1 wait for each other: rank 0 in barrier (operation 0 of" in text
+            assert error_of(one).fields["late_ranks"] == [1]
 
     scene.run(main)
 

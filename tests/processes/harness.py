@@ -445,13 +445,12 @@ class Daemons:
             with contextlib.suppress(ProcessLookupError):
                 trainer.signal(signal.SIGCONT)
             trainer.kill()
-        for daemon in self._daemons.values():
-            if daemon.poll() is None:
-                daemon.send_signal(signal.SIGCONT)
-                daemon.terminate()
-        if self._service.poll() is None:
-            self._service.terminate()
-        for name, process in self._all_processes():
+        processes = dict(self._all_processes())
+        for process in processes.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.terminate()
+        for name, process in processes.items():
             try:
                 code = process.wait(PATIENCE_S)
             except subprocess.TimeoutExpired:
@@ -465,9 +464,11 @@ class Daemons:
         assert not sockets, f"sockets were left over: {sockets}"
 
     def _all_processes(self) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+        """Each once: a second SIGTERM may come when its handler is gone already."""
         for rank, daemon in self._daemons.items():
             yield f"daemon{rank}", daemon
-        yield "rendezvous", self._service
+        if self._service not in self._daemons.values():
+            yield "rendezvous", self._service
 
     def _was_killed(self, socket: Path) -> bool:
         daemon = self._daemons.get(int(socket.stem))

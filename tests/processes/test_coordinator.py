@@ -238,6 +238,9 @@ class Embedded(Daemons):
         more = {"rank": 0, "rendezvous": self._at, "socket": self.socket(0), **settings}
         return super()._spawn("daemon", embed_rendezvous=True, **more)
 
+    def _log_path(self, name: str) -> Path:
+        return super()._log_path("daemon0" if name == "rendezvous" else name)
+
     def _announced(self) -> str:
         assert self._service.poll() is None, self.log("daemon0")
         return self._at if f"listens on {self._at}" in self.log("daemon0") else ""
@@ -312,6 +315,9 @@ def test_a_fresh_daemon_finds_the_successor_through_the_one_that_has_yielded(
     group.connect()
     group.daemon_signal(0, signal.SIGSTOP)
     await_in_logs(group, [1], "holds the rendezvous from now on")
+    # More than half of them are with rank 1: with as many each, rank 0 would keep it.
+    for rank in (2, 3):
+        await_in_logs(group, [1], f"rank {rank} joined")
     group.daemon_signal(0, signal.SIGCONT)
     await_in_logs(group, [0], "leaves the rendezvous to")
     group.kill_daemon(3)

@@ -180,6 +180,23 @@ def test_a_chain_of_receives_names_the_rank_at_its_end_and_where_that_one_is(
     group.trainer(2).result()
 
 
+@pytest.mark.parametrize("pair", [True, False])
+def test_a_collective_with_one_that_waits_for_a_message_names_who_does_not_send_it(
+    standing: Standing, pair: bool
+) -> None:
+    told = standing(3).do(messages.reduce_while_one_waits, pair=pair, timeout_s=1.0)
+    assert told[0]["took_s"] < 1.0 + SLACK_S
+    fields = told[0]["fields"]
+    assert (fields["case"], fields["culprits"], fields["partial"]) == ("never entered", [2], False)
+    assert fields["stacks"]["2"][0].endswith("in dawdle")
+    assert "in dawdle" in told[0]["text"]
+    if pair:
+        assert fields["chain"] == [0, 1]
+        assert "rank 1 waits itself in a recv from rank 2 with tag 0" in told[0]["text"]
+    verdicts = {its["fields"]["verdict"] for its in told if its is not None}
+    assert verdicts == {fields["verdict"]}
+
+
 def test_two_receives_from_each_other_are_a_deadlock_and_show_both_programs(
     standing: Standing,
 ) -> None:

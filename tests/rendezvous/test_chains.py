@@ -1,4 +1,4 @@
-"""Verdicts on messages that ranks wait for in chains: the walk ends at who holds all of them up."""
+"""Verdicts where ranks wait in chains: the walk ends at who holds all of them up."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class World:
         self.questions = 0
         self.now = 0.0
 
-    def ask(self, first: PostFailed) -> Verdict:
+    def ask(self, first: Call) -> Verdict:
         """The verdict, once all have answered, or time is up."""
         asked = [self.inquiries.begin(first, ALL, self.now)]
         about: dict[int, Call] = {1: first}
@@ -170,6 +170,68 @@ class World:
         ({0: [recv(0, 1, 2)], 1: [recv(1, 3)]}, {}, "never entered", (2, 3), (0, 1), ""),
         ({0: [recv(0, 1)], 1: [recv(1, 2, 3)]}, {}, "never entered", (2, 3), (0, 1), ""),
         ({0: [recv(0, 1)]}, {}, "never entered", (1,), (), "rank 1 never made the matching send"),
+        (
+            {0: [barrier(0, (0, 1))], 1: [recv(1, 2)]},
+            {},
+            "never entered",
+            (2,),
+            (0, 1),
+            (
+                "rank 1 waits itself in a recv from rank 2 with tag 7; rank 2 never made the "
+                "matching send; the trainer of rank 2 (process 102) is in train.py:9 in load"
+            ),
+        ),
+        (
+            {0: [barrier(0, (0, 1, 3))], 1: [send(1, 2)], 3: [barrier(3, (0, 1, 3))]},
+            {2: away(2, "stopped")},
+            "trainer stopped",
+            (2,),
+            (0, 1),
+            "rank 1 waits itself in a send to rank 2 with tag 7; the trainer of rank 2",
+        ),
+        (
+            {0: [barrier(0)], 1: [recv(1, 2)], 3: [barrier(3)]},
+            {2: None},
+            "daemon does not answer",
+            (2,),
+            (),
+            "the daemon of rank 2 does not answer",
+        ),
+        (
+            {0: [barrier(0, (0, 1))], 1: [barrier(1, (1, 2))], 2: [recv(2, 3)]},
+            {},
+            "never entered",
+            (3,),
+            (0, 1, 2),
+            (
+                "rank 1 waits itself in barrier (operation 4 of the world), rank 2 waits itself in "
+                "a recv from rank 3 with tag 7; rank 3 never made the matching send"
+            ),
+        ),
+        (  # both hold it up
+            {0: [barrier(0, (0, 1, 3))], 1: [recv(1, 2)]},
+            {},
+            "never entered",
+            (2, 3),
+            (0, 1),
+            "rank 3 never entered it",
+        ),
+        (  # that one has only just come back from another call
+            {0: [barrier(0, (0, 1, 3))], 1: [recv(1, 2)]},
+            {3: replace(away(3), idle_s=0.1)},
+            "never entered",
+            (2,),
+            (0, 1),
+            "rank 2 never made the matching send",
+        ),
+        (  # nobody waits: as ever
+            {0: [barrier(0)], 2: [barrier(2)], 3: [barrier(3)]},
+            {},
+            "never entered",
+            (1,),
+            (),
+            "rank 1 never entered it; the trainer of rank 1 (process 101) has 4 more calls to make",
+        ),
     ],
 )
 def test_a_chain_ends_at_who_holds_it_up(
@@ -180,9 +242,7 @@ def test_a_chain_ends_at_who_holds_it_up(
     chain: tuple[int, ...],
     text: str,
 ) -> None:
-    first = calls[0][0]
-    assert isinstance(first, PostFailed)
-    verdict = World(calls, others).ask(first)
+    verdict = World(calls, others).ask(calls[0][0])
     assert (verdict.case, verdict.culprits, verdict.chain) == (case, culprits, chain)
     assert text in verdict.text
     if case == "never entered":
@@ -221,14 +281,36 @@ def test_a_chain_ends_at_who_holds_it_up(
             (),
             "rank 1 in barrier (operation 4 of the world)",
         ),
+        (
+            {0: [barrier(0)], 1: [recv(1, 0)], 2: [barrier(2)], 3: [barrier(3)]},
+            (0, 1),
+            (),
+            (
+                "ranks 0 and 1 wait for each other: rank 0 in barrier (operation 4 of the world), "
+                "rank 1 in a recv from rank 0 with tag 7"
+            ),
+        ),
+        (  # rank 0 is in the call that one of them waits in, and nobody waits for it
+            {0: [barrier(0)], 1: [recv(1, 3)], 2: [barrier(2)], 3: [barrier(3)]},
+            (1, 3),
+            (0,),
+            (
+                "ranks 1 and 3 wait for each other: rank 3 in barrier (operation 4 of the world), "
+                "rank 1 in a recv from rank 3 with tag 7"
+            ),
+        ),
+        (
+            {0: [barrier(0, (0, 1))], 1: [barrier(1, (1, 2))], 2: [recv(2, 0)]},
+            (0, 1, 2),
+            (),
+            "ranks 0, 1 and 2 wait for each other",
+        ),
     ],
 )
 def test_ranks_that_wait_for_each_other_are_a_deadlock_of_the_program(
     calls: dict[int, list[Call]], culprits: tuple[int, ...], chain: tuple[int, ...], text: str
 ) -> None:
-    first = calls[0][0]
-    assert isinstance(first, PostFailed)
-    verdict = World(calls).ask(first)
+    verdict = World(calls).ask(calls[0][0])
     assert (verdict.case, verdict.culprits, verdict.chain) == ("deadlock", culprits, chain)
     assert text in verdict.text
     assert "isend and irecv, or batch_p2p" in verdict.advice
@@ -282,6 +364,19 @@ def test_who_waited_until_just_now_is_held_up_by_what_held_that_up(
     assert (told in verdict.text) == (culprits == (3,))
 
 
+@pytest.mark.parametrize(
+    ("ago_s", "waited_s", "culprits"), [(0.1, 2.0, (3,)), (1.1, 2.0, (1,)), (0.1, 0.9, (1,))]
+)
+def test_a_call_whose_rank_waited_until_just_now_is_held_up_by_what_held_that_up(
+    ago_s: float, waited_s: float, culprits: tuple[int, ...]
+) -> None:
+    """Two seconds are what the one that entered first has waited, whoever reports it."""
+    late = replace(waits(2), entered_s=0.2)
+    hop = Hop(barrier(2), {2: late, 0: waits(0), 1: away(1), 3: waits(3)})
+    over = [Over(recv(1, 3), replace(LATELY, culprits=(3,)), ago_s, waited_s)]
+    assert judge_chain(barrier(2), {hop.about.key: hop}, over).culprits == culprits
+
+
 def test_ranks_that_wait_for_each_other_after_one_has_given_up_are_no_deadlock() -> None:
     hops = [
         Hop(recv(0, 2), {0: waits(0), 2: blocked(2)}, {2: (recv(2, 0),)}),
@@ -291,6 +386,18 @@ def test_ranks_that_wait_for_each_other_after_one_has_given_up_are_no_deadlock()
     over = [Over(recv(2, 3), LATELY, 0.1, 2.0)]
     assert judge_chain(recv(0, 2), known, over).culprits == (3,)
     assert judge_chain(recv(0, 2), known).case == "deadlock"
+
+
+def test_a_call_that_has_just_begun_does_not_hide_the_one_in_which_its_rank_waited_before() -> None:
+    just_now = {rank: Answer(rank, "waiting", entered_s=0.0) for rank in ALL}
+    hops = [
+        Hop(recv(0, 1), {0: waits(0), 1: blocked(1)}, {1: (barrier(1),)}),
+        Hop(barrier(1), just_now),
+    ]
+    known = {hop.about.key: hop for hop in hops}
+    over = [Over(recv(1, 3), LATELY, 0.0, 2.0)]
+    assert judge_chain(recv(0, 1), known).case == "unknown"
+    assert judge_chain(recv(0, 1), known, over).culprits == (3,)
 
 
 def test_a_verdict_is_remembered_for_those_who_wait_for_its_ranks() -> None:

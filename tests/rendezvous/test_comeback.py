@@ -159,6 +159,44 @@ def test_a_higher_rank_that_answered_in_an_earlier_search_does_not_come_before_u
     play(act)
 
 
+@pytest.mark.parametrize("reason", ["not_rendezvous", "role"])
+def test_a_lower_rank_waits_for_no_higher_one_that_had_it_and_has_it_no_longer(reason: str) -> None:
+    """That one waits for the lower one."""
+
+    async def act() -> None:
+        world = World(1, 4, seat=2, at=daemon(2))
+        world.answers |= {daemon(2): reason, daemon(3): "role"}
+        assert await world.until_taken() == daemon(1)
+        assert world.succeeded == [frozenset({0})]
+
+    play(act)
+
+
+@pytest.mark.parametrize("reason", ["here", "rank_taken"])
+def test_to_whom_a_higher_rank_has_yielded_it_is_found_before_a_lower_one_becomes_it(
+    reason: str,
+) -> None:
+    async def act() -> None:
+        world = World(1, 4, seat=2, at=daemon(2))
+        world.answers |= {daemon(2): "not_rendezvous", daemon(3): reason}
+        asyncio.get_running_loop().call_later(9.0, world.answers.update, {daemon(3): "here"})
+        assert await world.until_taken() == daemon(3)
+        assert not world.succeeded
+
+    play(act)
+
+
+def test_a_higher_rank_that_had_it_last_and_can_t_take_us_yet_may_have_it() -> None:
+    async def act() -> None:
+        world = World(1, 4, seat=2, at=daemon(2))
+        world.answers[daemon(2)] = "rank_taken"
+        asyncio.get_running_loop().call_later(9.0, world.answers.update, {daemon(2): "here"})
+        assert await world.until_taken() == daemon(2)
+        assert not world.succeeded
+
+    play(act)
+
+
 def test_who_holds_it_comes_back_to_itself_though_others_live_before_it() -> None:
     async def act() -> None:
         world = World(2, 4, seat=0)

@@ -115,7 +115,7 @@ def test_the_error_is_the_reported_one_with_the_verdicts_facts_and_text() -> Non
         9, op="all_reduce", setting="timeout_s", limit="its deadline of 2 s", elapsed_s=2.01,
         rank=1, waiting_on=[0], bytes_done=3,
     )  # fmt: skip
-    verdict = found("never entered", 2, stacks={2: ("a.py:1 in f",)})
+    verdict = found("never entered", 2, stacks={2: ("a.py:1 in f",)}, chain=(0, 1))
     error = from_wire(error_of(report, verdict, "1.7"))
     assert isinstance(error, CollectiveTimeoutError)
     assert str(error) == (
@@ -125,7 +125,8 @@ def test_the_error_is_the_reported_one_with_the_verdicts_facts_and_text() -> Non
     assert error.fields == {
         "op": "all_reduce", "group": 0, "epoch": 1, "seq": 9, "setting": "timeout_s",
         "elapsed_s": 2.01, "verdict": "1.7", "case": "never entered", "culprits": [2],
-        "waiting_on": [2], "link": None, "stacks": {"2": ["a.py:1 in f"]}, "partial": False,
+        "waiting_on": [2], "link": None, "stacks": {"2": ["a.py:1 in f"]}, "chain": [0, 1],
+        "partial": False,
     }  # fmt: skip
 
 

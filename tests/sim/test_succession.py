@@ -361,6 +361,27 @@ def test_an_observer_that_knows_only_where_the_rendezvous_was_is_referred_to_it(
     in_job(3, play)
 
 
+@pytest.mark.parametrize("how", ["reset", "silence"])
+def test_one_that_was_yielded_to_and_dies_before_all_have_found_it_is_succeeded(how: Death) -> None:
+    """Rank 0 comes from rank 1, which has yielded to rank 2, and has none but those two to ask."""
+
+    async def play(scene: Scene) -> None:
+        await yielded(scene)
+        heal = cut_off(scene, (0, 1))
+        await asyncio.sleep(3 * DEAD_AFTER_S)
+        assert holders(scene) == [1, 2]
+        heal()
+        while 1 in holders(scene):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await scene.cluster.kill(2, how)
+        others = [0, 1, 3, 4]
+        await asyncio.sleep(6 * DEAD_AFTER_S)
+        assert len(holders(scene, others)) == 1
+        assert all(scene.cluster.nodes[rank].in_reach() for rank in others)
+
+    in_job(5, play)
+
+
 def test_a_daemon_that_ends_in_order_says_so_before_its_rendezvous_ends() -> None:
     async def play(scene: Scene) -> None:
         await scene.sum_works()

@@ -113,6 +113,23 @@ def all_reduce_with_who_sleeps(stage: Stage, source: int, timeout_s: float) -> d
     return outcome(lambda: stage.comm.all_reduce(np.ones(3), timeout_s=timeout_s))
 
 
+def reduce_while_one_waits(stage: Stage, pair: bool, timeout_s: float) -> dict[str, Any] | None:
+    """Rank 0 reduces with rank 1 (or all), which waits for a message of rank 2, which dawdles."""
+    comm = stage.comm
+    group = comm.new_group([0, 1]) if pair else comm
+    if comm.rank == 1:
+        comm.recv(np.ones(3), 2)
+    elif comm.rank == 2:
+        dawdle(stage)
+        comm.send(np.ones(3), 1)
+    if group is None:
+        return None
+    told = outcome(lambda: group.all_reduce(np.ones(3), timeout_s=timeout_s))
+    if pair:
+        group.close()
+    return told
+
+
 def receive_from_each_other(stage: Stage, timeout_s: float) -> dict[str, Any]:
     """Neither of two ranks sends."""
     taken = np.ones(3)
