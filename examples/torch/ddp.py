@@ -4,7 +4,7 @@
 
 - plain: gradients in buckets, one all_reduce for each bucket;
 - views: ``gradient_as_bucket_view``, each gradient lies in its bucket and is not copied there;
-- no_sync: two batches for each step, gradients are added up locally and averaged with the second;
+- no_sync: two batches for each step, whose mean gradient is made locally and averaged once;
 - fp16, bf16: a hook of ringd's sends gradients in half the bytes; they are added in float32 and
   rounded once. gloo would add in 16 bits, so with gloo the same numbers travel in float32.
 
@@ -67,7 +67,7 @@ def main() -> None:
             x, y = next(batches)
             with model.no_sync() if i else contextlib.nullcontext():
                 loss = nn.functional.cross_entropy(model(x), y)
-                loss.backward()
+                (loss / batches_per_step).backward()
         optimizer.step()
         say(step=step, loss=loss.item())
 
