@@ -7,6 +7,7 @@ had begun: it ends with the same verdict.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,10 @@ class Asking:
         self._surroundings = surroundings
         self._asked: dict[int, tuple[Post, CollectiveTimeoutError]] = {}
         self._last = 0
-        self._given_up: deque[tuple[Mailbox, str, int, int, float]] = deque(maxlen=MAX_GIVEN_UP)
+        # With the times when they were made, and given up.
+        self._given_up: deque[tuple[Mailbox, str, int, int, float, float]] = deque(
+            maxlen=MAX_GIVEN_UP
+        )
         # By the rank that asks, and its number: messages that it gave up, and verdicts.
         self._revoked: dict[tuple[int, int], tuple[Post, CollectiveTimeoutError]] = {}
         self._heard: dict[tuple[int, int], dict[str, Any]] = {}
@@ -56,7 +60,8 @@ class Asking:
         post.withdraw()
         self._asked[number] = (post, own)
         now = self._engine.now()
-        self._given_up.append((post.box, post.spec.collective, post.peer, post.tag, now))
+        names = (post.box, post.spec.collective, post.peer, post.tag)
+        self._given_up.append((*names, post.started, now))
         fields = {"group": post.spec.group, "members": list(post.box.group.ranks)}
         question = {"number": number, "op": post.spec.collective, "tag": post.tag, "peers": peers}
         if self._surroundings.post_failed({"epoch": post.box.epoch, **fields, **question}):
@@ -157,16 +162,21 @@ class Asking:
             if post.box.group is group and post.tag == tag and _meets(post, asker, op):
                 return self._waiting(post)
         count = next((n for peer, n in question["peers"] if peer == self._engine.rank), 0)
-        box = self._mail.box(group)
+        box, now = self._mail.box(group), self._engine.now()
         sides = ((SEND, asker),) if op == RECV else ((RECV, asker), (RECV, ANY_SOURCE))
-        for *given_up, at in reversed(self._given_up):
+        for *given_up, made, at in reversed(self._given_up):
             if any(given_up == [box, side, peer, tag] for side, peer in sides):
-                return {**NO_ANSWER, "state": "failed", "idle_s": self._engine.now() - at}
+                idle_s, made_s = now - at, now - made
+                return {**NO_ANSWER, "state": "failed", "idle_s": idle_s, "made_s": made_s}
+        on_its_way = count < 0
         if op == RECV:
-            on_its_way = count < 0 or box.sent_to(asker, tag, count)
+            made_at = None if on_its_way else box.sent_to(asker, tag, count)
         else:
-            on_its_way = box.came_from(asker) <= count
-        if on_its_way or (op == SEND and count < 0):  # ours to it, or its own: a link has it
+            made_at = box.received_from(asker, count, tag)
+            on_its_way = on_its_way or box.came_from(asker) <= count
+        if made_at is not None and made_at > -math.inf:
+            return {**NO_ANSWER, "state": "done", "made_s": now - made_at}
+        if on_its_way or made_at is not None:  # ours to it, or its own: a link has it
             return {**NO_ANSWER, "state": "done"}
         facts = {"idle_s": self._engine.idle_s(), "waits": waits_of(self._engine)}
         return {**NO_ANSWER, "state": "absent", **facts}

@@ -67,7 +67,7 @@ class Mailbox:
 
     def _post(self, send: Send, lane: Lane, link: Link) -> None:
         link.users.add(self.group.stream)
-        send.number = number = lane.number(send.tag)
+        send.number = number = lane.number(send.tag, send.started)
         remaining_ms = max(1, int((send.deadline - self._engine.now()) * 1e3))
         header = [self.epoch, number, send.tag, send.spec.packed, remaining_ms]
         if lane.may_send_whole(send.size_bytes):
@@ -223,6 +223,8 @@ class Mailbox:
 
     def finish(self, post: Post) -> None:
         """It is through."""
+        if isinstance(post, Recv):
+            self._lane(post.source).received(post.number, post.tag, post.started)
         self._mail.end(post, None)
 
     def forget(self, post: Post) -> None:
@@ -276,9 +278,14 @@ class Mailbox:
         """How many messages, and offers, came from a peer."""
         return self._lane(peer).got
 
-    def sent_to(self, peer: int, tag: int, since: int) -> bool:
-        """Whether a message, or offer, with a tag went to a peer after the first ``since``."""
+    def sent_to(self, peer: int, tag: int, since: int) -> float | None:
+        """When a message, or offer, with a tag that went to a peer after the first ``since`` was
+        made; see ``Lane.sent_since``."""
         return self._lane(peer).sent_since(since, tag)
+
+    def received_from(self, peer: int, number: int, tag: int) -> float | None:
+        """When the receive of a message from a peer was made; see ``Lane.received_at``."""
+        return self._lane(peer).received_at(number, tag)
 
     def waiting_tags(self, source: int) -> list[int]:
         """The tags of messages from ``source`` (ANY_SOURCE: of all) that wait for a receive."""

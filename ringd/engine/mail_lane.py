@@ -6,6 +6,7 @@ counts the same, from what it has said. So it knows to the byte how far a peer m
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ MAX_UNTAKEN_MESSAGES = RUN_AHEAD_OPERATIONS
 OFFERS_FACTOR = 4
 """How many times the bound of operations in flight a peer may offer us."""
 MAX_TAGS = 64
-"""Of so many messages that were sent last the tags are known."""
+"""Of so many messages that were sent last, and received last, the tags are known."""
 TELL_AT = 4
 """A receiver tells what it has received each time that it is one part in so many of the bound."""
 
@@ -43,7 +44,8 @@ class Lane:
     __slots__ = (
         "_budget",
         "_eager_bytes",
-        "_last_tags",
+        "_last_received",
+        "_last_sent",
         "_max_offered",
         "_peer_used",
         "_told",
@@ -66,7 +68,9 @@ class Lane:
         self.offers: dict[int, Send] = {}
         self.offered: dict[int, Arrival] = {}
         self.incoming: dict[int, Recv] = {}
-        self._last_tags: deque[int] = deque(maxlen=MAX_TAGS)
+        # When the call was made, too; of those received also the number.
+        self._last_sent: deque[tuple[int, float]] = deque(maxlen=MAX_TAGS)
+        self._last_received: deque[tuple[int, int, float]] = deque(maxlen=MAX_TAGS)
         self.sent = 0  # messages of both kinds: the number of the next
         self.got = 0
         # Of what travelled as MESSAGE, in all: (messages, bytes).
@@ -75,18 +79,20 @@ class Lane:
 
     # Sending
 
-    def number(self, tag: int) -> int:
+    def number(self, tag: int, made_at: float) -> int:
         """The number of the message that is sent now."""
-        self._last_tags.append(tag)
+        self._last_sent.append((tag, made_at))
         self.sent += 1
         return self.sent - 1
 
-    def sent_since(self, count: int, tag: int) -> bool:
-        """Whether a message with this tag was sent after the first ``count``, as far as known."""
+    def sent_since(self, count: int, tag: int) -> float | None:
+        """When the first message with this tag after the first ``count`` was made; None: there is
+        none; -inf: too long ago to know."""
         n_since = self.sent - count
         if n_since > MAX_TAGS:
-            return True
-        return n_since > 0 and tag in list(self._last_tags)[-n_since:]
+            return -math.inf
+        since = list(self._last_sent)[-n_since:] if n_since > 0 else []
+        return next((at for one, at in since if one == tag), None)
 
     def may_send_whole(self, size_bytes: int) -> bool:
         """Whether a message may travel without being asked for; if so it is counted."""
@@ -131,6 +137,21 @@ class Lane:
         if number != self.got:
             raise FrameError(f"message {number} follows message {self.got - 1}")
         self.got = number + 1
+
+    def received(self, number: int, tag: int, made_at: float) -> None:
+        """A receive of ours has all of a message of the peer's."""
+        self._last_received.append((number, tag, made_at))
+
+    def received_at(self, number: int, tag: int) -> float | None:
+        """When the receive was made that took a message; None: none has, as far as is known.
+
+        Args:
+            number: -1: the last one with this tag.
+        """
+        for one, tagged, at in reversed(self._last_received):
+            if number == one or (number < 0 and tagged == tag):
+                return at
+        return None
 
     def came_whole(self, size_bytes: int) -> None:
         """The message that came has its payload with it.

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ringd.daemon.watch import ProcessWatch
 from ringd.launch.output import Output, end_holders
+from ringd.launch.starving import wait_fairly
 from ringd.launch.writer import Writer
 
 log = logging.getLogger("ringd.run")
@@ -152,7 +153,8 @@ class Children:
         return ended
 
     async def end(self, children: Sequence[Child], steps: Sequence[tuple[int, float]]) -> None:
-        """End ``children``: each step is a signal and how long to wait for it to work."""
+        """End ``children``: each step is a signal and how long to wait for it to work, in time that
+        the children could use."""
         for step, (number, grace_s) in enumerate(steps):
             alive = [c for c in children if c in self.running]
             if not alive:
@@ -162,7 +164,7 @@ class Children:
             for child in alive:
                 if number and child.code is None:
                     _signal_group(child.pid, number)
-            await asyncio.wait([self.running[c] for c in alive], timeout=grace_s)
+            await wait_fairly({self.running[c]: c.pid for c in alive}, grace_s)
             for child in alive:
                 if self.running[child].done():
                     del self.running[child]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -327,6 +328,7 @@ def _op_answered(rank: int, fields: Fields) -> FromDaemon:
         stack=tuple(str(frame)[:256] for frame in stack[:MAX_FRAMES]),
         next_seq=field(fields, "next_seq", int),
         unreached=_unreached(fields.get("unreached", [])),
+        made_s=field(fields, "made_s", float) if "made_s" in fields else math.inf,
     )
     waits = fields.get("waits", [])
     if not isinstance(waits, list):

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from ringd.rendezvous.events import PostFailed
-from ringd.rendezvous.verdicts import Answer, Verdict, Words, judge, ranks_text
+from ringd.rendezvous.verdicts import (
+    LATE_SHARE,
+    QUIET_S,
+    Answer,
+    Verdict,
+    Words,
+    judge,
+    ranks_text,
+)
 from ringd.vocabulary import SEND
 
 _OTHER_SIDE = {"send": "receive", "recv": "send"}
@@ -46,33 +55,52 @@ def judge_post(failed: PostFailed, answers: Mapping[int, Answer]) -> Verdict:
 def _missed(
     answers: Mapping[int, Answer], asker: int, peers: tuple[int, ...], other: str
 ) -> Verdict:
-    """The other side had come to its own deadline: before this one began, or while both waited."""
-    whom = ranks_text(peers)
-    peer = min(peers, key=lambda rank: answers[rank].idle_s)
-    if asker in answers and answers[asker].entered_s > answers[peer].idle_s:
+    """The other side had come to its own deadline: before this one began, or while both waited. A
+    link is down only if they did so for a while."""
+    whom, gave_up = ranks_text(peers), f"the matching {other}, at its own deadline"
+    theirs = answers[min(peers, key=lambda rank: answers[rank].idle_s)]
+    peer, idle_s, made_s = theirs.rank, theirs.idle_s, theirs.made_s
+    entered_s = answers[asker].entered_s if asker in answers else 0.0
+    if min(entered_s, made_s) - idle_s >= QUIET_S:
         return Verdict(
             case="link down",
             culprits=(peer,),
             link=(peer, asker),
-            text=f"{whom} had given up the matching {other}, at its own deadline, while both sides "
-            "waited",
+            text=f"{whom} had given up {gave_up}, while both sides waited",
             advice=f"Look at the network between ranks {peer} and {asker}",
         )
+    if entered_s - idle_s < LATE_SHARE * (made_s - idle_s):
+        return Verdict(
+            case="entered late",
+            culprits=(asker,),
+            link=None,
+            text=f"{whom} had given up {gave_up}: this one came late",
+            advice=f"Find out what keeps rank {asker} busy before it, or give {whom} more time",
+        )
+    if made_s < LATE_SHARE * entered_s:
+        return Verdict(
+            case="entered late",
+            culprits=(peer,),
+            link=None,
+            text=f"rank {peer} made the matching {other} late, and had given it up, at its own "
+            "deadline",
+            advice=f"Find out what keeps rank {peer} busy before it, or give it more time",
+        )
     return Verdict(
-        case="entered late",
-        culprits=(asker,),
+        case="unknown",
+        culprits=(),
         link=None,
-        text=f"{whom} had given up the matching {other}, at its own deadline: this one came late",
-        advice=f"Find out what keeps rank {asker} busy before it, or give {whom} more time",
+        text=f"{whom} had given up {gave_up}, before the two could meet",
+        advice="Give both sides more time",
     )
 
 
 def _turn(found: dict[int, Answer], asker: int, peer: int) -> None:
     view = found[asker].flows.get(peer)
     if view is not None:
-        theirs, entered_s = found[peer], found[asker].entered_s
-        if theirs.state == "waiting":
-            entered_s = theirs.entered_s
+        theirs = found[peer]
+        since_s = theirs.since_s
+        entered_s = since_s if since_s < math.inf else found[asker].entered_s
         found[peer] = replace(theirs, state="waiting", entered_s=entered_s, flows={asker: view})
         found[asker] = replace(found[asker], flows={})
 

@@ -66,6 +66,8 @@ class Answer:
         stack: of an absent rank's trainer, innermost frame first.
         next_seq: the number of the call that its trainer makes next in this group.
         unreached: by rank, whom it has dialled in vain so far: at which address, and why not.
+        made_s: of a message that is "done" or "failed", how long ago this side of it was made; inf:
+            that is not known.
     """
 
     rank: int
@@ -81,6 +83,12 @@ class Answer:
     stack: tuple[str, ...] = ()
     next_seq: int = 0
     unreached: Mapping[int, str] = field(default_factory=dict)
+    made_s: float = math.inf
+
+    @property
+    def since_s(self) -> float:
+        """How long ago its side was made, at most; inf: that is not known."""
+        return self.entered_s if self.state == "waiting" else self.made_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +162,12 @@ def _is_absent(answer: Answer) -> bool:
 def was_kept(absent: Answer, answers: Mapping[int, Answer]) -> bool:
     """Whether an absent rank was in another call for most of the time that the others have waited:
     what holds that one up, or did until just now, holds up this one too."""
-    longest = max((a.entered_s for a in answers.values() if a.state == "waiting"), default=0.0)
-    return absent.idle_s < longest * LATE_SHARE
+    return absent.idle_s < _longest_s(answers) * LATE_SHARE
+
+
+def _longest_s(answers: Mapping[int, Answer]) -> float:
+    """For how long those who wait have waited."""
+    return max((a.entered_s for a in answers.values() if a.state == "waiting"), default=0.0)
 
 
 def _roots(answers: Mapping[int, Answer], members: Collection[int]) -> tuple[int, ...]:
@@ -238,14 +250,14 @@ def where(answer: Answer, seq: int) -> str:
 
 def _late(answers: Mapping[int, Answer]) -> tuple[int, ...]:
     """Ranks that entered in the second half of what the first ones have waited."""
-    entered = {r: a.entered_s for r, a in answers.items() if a.state == "waiting"}
-    longest = max(entered.values(), default=0.0)
+    entered = {r: a.since_s for r, a in answers.items() if a.state in ("waiting", "done")}
+    longest = _longest_s(answers)
     return tuple(sorted(r for r, ago_s in entered.items() if ago_s < longest * LATE_SHARE))
 
 
 def _entered_late(answers: Mapping[int, Answer], late: tuple[int, ...], words: Words) -> Verdict:
-    longest = max(answer.entered_s for answer in answers.values())
-    by = ", ".join(f"rank {r} {longest - answers[r].entered_s:.2f} s" for r in late)
+    longest = _longest_s(answers)
+    by = ", ".join(f"rank {r} {longest - answers[r].since_s:.2f} s" for r in late)
     return Verdict(
         case="entered late",
         culprits=late,
@@ -264,11 +276,12 @@ def _of_links(answers: Mapping[int, Answer]) -> Verdict:
         for peer, view in answer.flows.items()
         if view.owed_bytes > _withheld_bytes(answers.get(peer), rank)
     ]
-    if not edges:
-        return _unknown([a for _, a in sorted(answers.items()) if a.state == "waiting"])
     dead = {frozenset(edge[2:]) for edge in edges if not edge[0]}
     if unmade := [pair for pair in _unmade(answers) if frozenset(pair) in dead]:
         return _of_unmade(answers, unmade)
+    edges = [edge for edge in edges if edge[0] or _has_had_time(answers, *edge[2:])]
+    if not edges:
+        return _unknown([a for _, a in sorted(answers.items()) if a.state == "waiting"])
     moving, received, sender, receiver = min(edges)
     elapsed_s = max(answers[receiver].entered_s, 1e-3)
     if moving:
@@ -328,6 +341,12 @@ def _unknown(waiting: list[Answer]) -> Verdict:
 
 def _is_moving(view: FlowView) -> bool:
     return view.received_bytes > 0 and view.quiet_s < QUIET_S
+
+
+def _has_had_time(answers: Mapping[int, Answer], sender: int, receiver: int) -> bool:
+    """Whether both sides have been in it for so long that a link that carries nothing is down."""
+    both = [answers[rank].since_s for rank in (sender, receiver) if rank in answers]
+    return min(both) >= QUIET_S
 
 
 def _withheld_bytes(answer: Answer | None, receiver: int) -> float:

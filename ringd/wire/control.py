@@ -22,7 +22,9 @@ Daemon to rendezvous::
                 flows [[peer, owed, received, withheld, quiet_s], ...] in bytes and seconds,
                 unreached [[peer, text], ...] | missing   whom it has dialled in vain so far,
                 waits [{op, group, members, seq} or {op, group, members, number, tag, peers}, ...]
-                | missing   calls in flight on a rank that has not made the one asked about
+                | missing   calls in flight on a rank that has not made the one asked about,
+                made_s | missing   how long ago the other side of a message was made that is done
+                or failed
     post_failed epoch, group, members [ranks], number, op, tag, peers [[rank, count], ...]
                                       a send or receive came to its deadline; count: what came from
                                       that rank, or the send's number; -1: they were matched

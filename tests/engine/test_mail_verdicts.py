@@ -417,3 +417,56 @@ def test_a_message_with_another_tag_that_is_on_its_way_is_not_the_one() -> None:
         scene.network.delay(scene.host(1), scene.host(0), 0.0, both=False)
 
     scene.run(main)
+
+
+# ---------------------------------------------------------------- a side made at the last moment
+
+
+def test_a_message_that_is_sent_just_before_the_deadline_came_late() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        await scene.passes(1, 0)
+        got = scene.recv(0, 1, 5, timeout_s=1.0)
+        await asyncio.sleep(0.99)
+        scene.network.delay(scene.host(1), scene.host(0), 0.1, both=False)
+        assert (await scene.send(1, 0, message(5, sender=1))).code == "ok"
+        assert "Rank 1 made the matching send late" in judged(await got, "entered late", [1])
+        scene.network.delay(scene.host(1), scene.host(0), 0.0, both=False)
+
+    scene.run(main)
+
+
+def test_a_receive_that_is_through_before_its_sender_hears_of_it_came_late() -> None:
+    scene = MailScene(2, segment_bytes=4096, eager_bytes=1024)
+    count = 1000  # one segment
+
+    async def main() -> None:
+        sent = scene.send(0, 1, message(count, sender=0), timeout_s=1.0)
+        await asyncio.sleep(0.9)
+        scene.network.delay(scene.host(0), scene.host(1), 0.05, both=False)
+        got = scene.recv(1, 0, count)
+        await asyncio.sleep(0.02)  # it is taken; no ack comes from here on
+        scene.network.delay(scene.host(1), scene.host(0), 1.0, both=False)
+        assert (await got).code == "ok"
+        assert "Rank 1 made the matching receive late" in judged(await sent, "entered late", [1])
+        for ends in ((0, 1), (1, 0)):
+            scene.network.delay(*map(scene.host, ends), 0.0, both=False)
+
+    scene.run(main)
+
+
+def test_an_offer_that_is_given_up_as_its_receive_comes_is_not_the_links_fault() -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        sent = scene.send(0, 1, message(LARGE, sender=0), timeout_s=1.0)
+        await asyncio.sleep(0.95)
+        scene.network.delay(scene.host(1), scene.host(0), 0.2, both=False)
+        got = scene.recv(1, 0, LARGE, timeout_s=1.0)
+        judged(await sent, "entered late", [1])
+        text = judged(await got, "entered late", [1])
+        assert "Rank 0 had given up the matching send, at its own deadline" in text
+        scene.network.delay(scene.host(1), scene.host(0), 0.0, both=False)
+
+    scene.run(main)

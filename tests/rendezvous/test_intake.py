@@ -94,6 +94,11 @@ ANSWER = Answer(
         ("op_answer", ANSWERED, OpAnswered(1, 7, ANSWER)),
         (
             "op_answer",
+            {**ANSWERED, "state": "done", "made_s": 0.5},
+            OpAnswered(1, 7, replace(ANSWER, state="done", made_s=0.5)),
+        ),
+        (
+            "op_answer",
             {**ANSWERED, "unreached": [[3, "at b: refused"]]},
             OpAnswered(1, 7, replace(ANSWER, unreached={3: "at b: refused"})),
         ),
@@ -169,6 +174,8 @@ def test_a_message_becomes_its_event(
         ("op_answer", {**ANSWERED, "flows": [[0, 1, 2, 3, None]]}),
         ("op_answer", {**ANSWERED, "unreached": {"3": "at b"}}),
         ("op_answer", {**ANSWERED, "unreached": [[3]]}),
+        ("op_answer", {**ANSWERED, "made_s": "now"}),
+        ("op_answer", {**ANSWERED, "made_s": None}),
         ("op_answer", {**ANSWERED, "unreached": [["3", "at b"]]}),
         ("op_answer", {**ANSWERED, "waits": {}}),
         ("op_answer", {**ANSWERED, "waits": ["barrier"]}),

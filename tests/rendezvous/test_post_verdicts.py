@@ -12,7 +12,7 @@ from ringd.errors import CollectiveMismatchError, CollectiveTimeoutError, Invali
 from ringd.rendezvous.events import PostFailed
 from ringd.rendezvous.intake import event_of, post_verdict_of, question_of
 from ringd.rendezvous.post_verdicts import judge_post, verdict_fields
-from ringd.rendezvous.verdicts import Answer, FlowView
+from ringd.rendezvous.verdicts import Answer, FlowView, State
 from ringd.vocabulary import OpSpec
 from ringd.wire.frame import FrameError
 
@@ -53,6 +53,27 @@ def asker(received: int = 0, quiet_s: float = 1.0, entered_s: float = 2.0) -> An
         (SEND, [Answer(1, "done")], "link down", (0,), "the link 0→1 does not carry anything"),
         (RECV, [Answer(1, "failed", idle_s=9.0)], "entered late", (0,), "had given up"),
         (RECV, [Answer(1, "failed", idle_s=1.0)], "link down", (1,), "while both sides waited"),
+        (
+            RECV,
+            [Answer(1, "done", made_s=0.001)],
+            "entered late",
+            (1,),
+            "send late (after the first rank: rank 1 2.00 s)",
+        ),
+        (SEND, [Answer(1, "done", made_s=0.001)], "entered late", (1,), "receive late"),
+        (RECV, [Answer(1, "done", made_s=1.9)], "link down", (1,), "does not carry anything"),
+        (SEND, [Answer(1, "done", made_s=1.9)], "link down", (0,), "does not carry anything"),
+        (RECV, [Answer(1, "failed", idle_s=1.0, made_s=2.5)], "link down", (1,), "both sides"),
+        (RECV, [Answer(1, "failed", idle_s=1.999, made_s=3.0)], "entered late", (0,), "came late"),
+        (RECV, [Answer(1, "failed", idle_s=0.1, made_s=0.3)], "entered late", (1,), "send late"),
+        (RECV, [Answer(1, "failed", idle_s=1.7, made_s=2.1)], "unknown", (), "could meet"),
+        (
+            ANY,
+            [Answer(1, "done", made_s=0.001), replace(AWAY, rank=2)],
+            "entered late",
+            (1,),
+            "rank 1 made the matching send late",
+        ),
         (ANY, [AWAY, replace(AWAY, rank=2)], "never entered", (1, 2), "ranks 1 and 2 never"),
         (ANY, [AWAY, Answer(2, "waiting", entered_s=0.2)], "entered late", (2,), "rank 2 made"),
     ],
@@ -68,6 +89,18 @@ def test_the_verdict_on_a_message(
         assert verdict.stacks == dict.fromkeys(culprits, STACK)
     if case == "trainer stopped":
         assert "kill -CONT 11" in verdict.advice
+
+
+@pytest.mark.parametrize("failed", [RECV, SEND])
+@pytest.mark.parametrize("state", ["done", "waiting"])
+@pytest.mark.parametrize(("waited_s", "case"), [(0.99, "link down"), (0.49, "unknown")])
+def test_a_link_that_had_no_time_to_carry_it_is_not_down(
+    failed: PostFailed, state: State, waited_s: float, case: str
+) -> None:
+    own = asker(entered_s=waited_s, quiet_s=9.0)
+    met = Answer(1, state, entered_s=waited_s, made_s=waited_s)
+    verdict = judge_post(failed, {0: own, 1: met})
+    assert (verdict.case, bool(verdict.culprits)) == (case, case == "link down")
 
 
 def test_a_link_that_moves_is_slow() -> None:

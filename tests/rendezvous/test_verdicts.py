@@ -253,7 +253,7 @@ def test_bytes_that_came_lately_make_it_slow_with_its_rate() -> None:
     [
         (10, QUIET_S * 0.99, "slow link"),
         (10, QUIET_S, "link down"),
-        (0, 0.0, "link down"),  # a deadline shorter than QUIET_S, and nothing ever came
+        (0, 0.0, "link down"),  # nothing ever came
     ],
 )
 def test_a_link_is_down_when_nothing_came_for_long_or_ever(
@@ -261,6 +261,20 @@ def test_a_link_is_down_when_nothing_came_for_long_or_ever(
 ) -> None:
     view = FlowView(owed_bytes=10, received_bytes=received, quiet_s=quiet_s)
     assert verdict([waiting(0, 1), waiting(1, 0, p0=view)], 2).case == case
+
+
+@pytest.mark.parametrize(
+    ("entered_s", "case"),
+    [((0.49, 0.3), "unknown"), ((0.9, 0.49), "unknown"), ((0.6, 0.5), "down")],
+)
+def test_a_link_is_not_down_before_both_sides_have_been_in_it_for_a_while(
+    entered_s: tuple[float, float], case: str
+) -> None:
+    view = FlowView(owed_bytes=10, quiet_s=entered_s[1])
+    sides = [waiting(0, 1), waiting(1, 0, p0=view)]
+    answers = [replace(side, entered_s=s) for side, s in zip(sides, entered_s, strict=True)]
+    found = verdict(answers, 2)
+    assert (found.case, found.culprits) == (("link down", (0,)) if case == "down" else (case, ()))
 
 
 def test_a_link_that_is_down_is_named_before_one_that_is_slow() -> None:

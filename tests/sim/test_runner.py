@@ -49,6 +49,16 @@ def test_many_seeds_of_one_kind(kind: str) -> None:
     assert any(row.failed for row in rows) == (kind == "embedder dies")
 
 
+@pytest.mark.parametrize(
+    ("seed", "fault"),
+    [
+        (2450, "daemon leaves"),  # a message was sent a moment before the deadline of its receive
+    ],
+)
+def test_a_seed_that_once_went_wrong(seed: int, fault: str) -> None:
+    assert run_seed(seed, fault=fault).wrong == ""
+
+
 def test_a_failure_is_a_row_and_many_failures_end_the_run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
