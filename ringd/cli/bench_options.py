@@ -98,7 +98,7 @@ Stages = Annotated[
     bool,
     _kind_option(
         "--stages",
-        "Where the time of a blocking call goes, stage by stage, from trainer to daemon to peer and "
+        "Where the time of a blocking call goes, in stages, from trainer to daemon to peer and "
         "back (-n, --rounds, --json, --op, --sizes, --dtype, --algorithm, --memory, --quick). "
         "(default: --sizes 1K,64K --memory ordinary)",
     ),

@@ -35,7 +35,7 @@ def read(mark: int) -> tuple[int, int]:
 
 
 class Recorder:
-    """The marks of one process. A mark costs some 0.15 µs.
+    """The marks of one process. A method that is marked takes about 1 µs more.
 
     One thread marks; any may take.
     """
