@@ -1,6 +1,6 @@
 """The tables of README.md and docs/bench.md, from what ``ringd bench --json`` wrote.
 
-python -m ringd.bench.markdown bench.json torch.json faults.json startup.json
+python -m ringd.bench.markdown bench.json torch.json faults.json startup.json stages.json
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def tables(report: Report) -> str:
         found = [_faults(report["faults"])]
     elif report.get("startup"):
         found = [_startup(report["startup"])]
+    elif report.get("stages"):
+        found = [_stages(report["stages"])]
     else:
         found = list(_operations(report["rows"], report.get("lab")))
     return "\n\n".join([_taken_on(report), *map(_written, found)]) + "\n"
@@ -183,6 +185,20 @@ def _startup(rows: Sequence[Row]) -> Table:
     keys = ("min_s", "median_s", "max_s", "cpu_min_s", "cpu_median_s")
     lines = [(str(row["n"]), row["impl"], *(f"{row[key]:.2f}" for key in keys)) for row in rows]
     return headings, lines
+
+
+def _stages(rows: Sequence[Row]) -> Table:
+    """A column for each call, a line for each stage: median, and its share of the whole."""
+    headings = ["stage, median µs, share"]
+    lines = [[stage["stage"]] for stage in rows[0]["stages"]]
+    whole, untraced = ["whole call"], ["untraced"]
+    for row in rows:
+        headings.append(" ".join(filter(None, (row["op"], _size(row["bytes"]), f"n = {row['n']}"))))
+        for line, stage in zip(lines, row["stages"], strict=True):
+            line.append(f"{stage['median_us']:,.1f}, {100 * stage['share']:.0f} %")
+        whole.append(f"{row['median_us']:,.1f}")
+        untraced.append(f"{row['untraced_median_us']:,.1f}")
+    return headings, [*lines, whole, untraced]
 
 
 if __name__ == "__main__":

@@ -51,11 +51,11 @@ class ThisHost:
         """See :class:`Place`."""
         if impl == "ringd":
             run = own_module("ringd", "run", "-n", n, "--")
-            yield Start([*run, *_worker(control, impl, self._worker)], _environment())
+            yield Start([*run, *_worker(control, impl, self._worker)], worker_environment())
             return
         for rank in range(n):
             worker = _gloo_worker(control, impl, rank, n, folder, self._worker)
-            yield Start(worker, _environment())
+            yield Start(worker, worker_environment())
 
 
 class InLab:
@@ -72,7 +72,7 @@ class InLab:
         if impl == "ringd":
             yield from self._ringd(n, folder, control)
             return
-        env = _environment() | {"GLOO_SOCKET_IFNAME": self._lab.spec.interface}
+        env = worker_environment() | {"GLOO_SOCKET_IFNAME": self._lab.spec.interface}
         for rank in range(n):
             yield Start(
                 [*self._lab.enter(rank), *_gloo_worker(control, impl, rank, n, folder)], env
@@ -83,12 +83,14 @@ class InLab:
         make_secret_file(secret)
         job = {"job_id": "bench", "world_size": n, "secret_file": secret, "log_level": "warning"}
         address = self._lab.address(0)
-        service = environment.for_child(_environment(), **job, bind=address, port=RENDEZVOUS_PORT)
+        service = environment.for_child(
+            worker_environment(), **job, bind=address, port=RENDEZVOUS_PORT
+        )
         yield self._start(0, "rendezvous", service)
         host = f"[{address}]" if ":" in address else address
         for rank in range(n):
             env = environment.for_child(
-                _environment(),
+                worker_environment(),
                 **job,
                 rank=rank,
                 rendezvous=f"{host}:{RENDEZVOUS_PORT}",
@@ -113,7 +115,8 @@ def _gloo_worker(
     return [*_worker(control, impl, module), str(rank), str(n), store]
 
 
-def _environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
+    """Ours; each worker computes on one thread."""
     env = environment.snapshot()
     env.setdefault("OMP_NUM_THREADS", "1")
     return env

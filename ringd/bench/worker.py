@@ -1,16 +1,12 @@
 """One rank of one implementation: takes orders from the driver, times operations back to back.
 
-Orders and answers are JSON lines over the driver's Unix socket. Between orders a worker sleeps in
-``recv``, so that it costs the others nothing.
+Orders come as :mod:`ringd.bench.orders` says.
 """
 
 from __future__ import annotations
 
-import json
 import signal
-import socket
 import sys
-from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -18,6 +14,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)  # what ends a bench is for the dri
 
 import torch  # noqa: E402
 
+from ringd.bench.orders import serve  # noqa: E402
 from ringd.bench.subjects import Gloo, Ringd, Subject  # noqa: E402
 from ringd.bench.tensors import Tensors, dtype_of, fill, holds  # noqa: E402
 
@@ -31,31 +28,11 @@ def main(argv: list[str]) -> None:
     subject: Subject = Ringd() if impl == "ringd" else Gloo(int(rest[0]), int(rest[1]), rest[2])
     kept: dict[str, Tensors] = {}
     hello = {"impl": impl, "rank": subject.rank, "n": subject.world_size}
-    serve(control, hello, lambda order: _measure(subject, order, kept))
+    serve(control, hello, lambda order: measure(subject, order, kept))
     subject.close()
 
 
-def serve(
-    control: str, hello: dict[str, Any], obey: Callable[[dict[str, Any]], dict[str, Any]]
-) -> None:
-    """Say who we are to the driver at ``control``; answer its orders, up to the one to end."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
-        sock.connect(control)
-        file = sock.makefile("rw", encoding="utf-8")
-        _say(file, hello)
-        for line in file:
-            order = json.loads(line)
-            if order["do"] == "end":
-                break
-            _say(file, obey(order))
-
-
-def _say(file: Any, what: dict[str, Any]) -> None:
-    file.write(json.dumps(what) + "\n")
-    file.flush()
-
-
-def _measure(subject: Subject, order: dict[str, Any], kept: dict[str, Tensors]) -> dict[str, Any]:
+def measure(subject: Subject, order: dict[str, Any], kept: dict[str, Tensors]) -> dict[str, Any]:
     """A checked operation, a warm-up, then ``operations`` timed ones.
 
     Frames are counted from the warm-up on, so that nothing stands between it and what is timed.

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 EXAMPLE = (
     "Example: ringd bench --op all_reduce --op all_gather --sizes 1K,1M -n 4 --peers gloo "
     "--json bench.json; ringd bench --faults --kinds kill-trainer,kill-daemon -n 3 --rounds 40; "
-    "ringd bench --torch; ringd bench --startup -n 4"
+    "ringd bench --torch; ringd bench --startup -n 4; ringd bench --stages --sizes 1K,64K"
 )
 DEFAULT_RANKS, DEFAULT_FAULT_RANKS, DEFAULT_TORCH_RANKS = [2, 4], [3], [2]
 DEFAULT_STARTUP_RANKS = [4]
+DEFAULT_STAGES = {"n": ["2"], "sizes": ["1K,64K"], "memory": ["ordinary"]}
 DEFAULT_ROUNDS, DEFAULT_FAULT_ROUNDS = 5, 10
 
 
@@ -43,14 +44,15 @@ def bench(
     kinds: given.Kinds = None,
     torch: given.Torch = False,
     startup: given.Startup = False,
+    stages: given.Stages = False,
     config: options.Config = None,
     debug: options.Debug = None,
 ) -> None:
     """Measure operations, ringd and its peers in turn, results checked.
 
-    What is a list takes commas, and may be given more than once. Times of operations and of torch
-    are in µs, of faults in ms, of start-up in s; bandwidths in GB/s, 10⁹ bytes per second. p99 is
-    empty where there are fewer than 100 samples.
+    What is a list takes commas, and may be given more than once. Times of operations, of torch and
+    of stages are in µs, of faults in ms, of start-up in s; bandwidths in GB/s, 10⁹ bytes per
+    second. p99 is empty where there are fewer than 100 samples.
     """
     options.settings_from(ctx)
     match given.kind_of(ctx.params):
@@ -60,6 +62,8 @@ def bench(
             code = _torch(n, rounds, json_path, quick=quick)
         case "startup":
             code = _startup(n, rounds, json_path)
+        case "stages":
+            code = _stages(ctx.params)
         case _:
             code = _operations(ctx.params)
     raise typer.Exit(code)
@@ -97,6 +101,26 @@ def _startup(n: given.Words, rounds: int | None, json_path: Path | None) -> int:
     from ringd.bench.startup.main import run
 
     return run(world_sizes, rounds=rounds or DEFAULT_ROUNDS, json_path=json_path)
+
+
+def _stages(params: dict[str, Any]) -> int:
+    """``--stages``; the exit code."""
+    from ringd.bench.ops import OPS, SENDRECV
+
+    names = given.words(params["op"], "all_reduce")
+    if SENDRECV in names:
+        raise InvalidArgumentError(
+            f"--stages follows calls of one request each, and {SENDRECV} has two: leave it out"
+        )
+    one_request = [op for op in OPS if op != SENDRECV]
+    asked = {key: params[key] or default for key, default in DEFAULT_STAGES.items()}
+    ops = one_request if "all" in names else names
+    matrix = _matrix({**params, **asked, "op": ops, "peers": ["none"]}, None)
+
+    from ringd.bench.stages.main import run
+
+    rounds, where = params["rounds"] or DEFAULT_ROUNDS, params["json_path"]
+    return run(matrix, rounds=rounds, json_path=where, quick=params["quick"])
 
 
 def _operations(params: dict[str, Any]) -> int:

@@ -68,7 +68,7 @@ Quick = Annotated[
     bool,
     typer.Option(
         "--quick",
-        help="Fewer operations, for a look; with --torch, too.",
+        help="Fewer operations, for a look; with --torch and --stages, too.",
         rich_help_panel=_OPERATIONS,
     ),
 ]
@@ -94,13 +94,22 @@ Startup = Annotated[
         "How long jobs of torch.distributed take to start and to end (-n, --rounds, --json).",
     ),
 ]
+Stages = Annotated[
+    bool,
+    _kind_option(
+        "--stages",
+        "Where the time of a blocking call goes, in stages, from trainer to daemon to peer and "
+        "back (-n, --rounds, --json, --op, --sizes, --dtype, --algorithm, --memory, --quick). "
+        "(default: --sizes 1K,64K --memory ordinary)",
+    ),
+]
 Ranks = Annotated[
     Words,
     typer.Option(
         "-n",
         "--ranks",
         metavar="N,...",
-        help="Numbers of ranks. (default: 2,4; faults: 3; torch: 2; startup: 4)",
+        help="Numbers of ranks. (default: 2,4; faults: 3; torch, stages: 2; startup: 4)",
         rich_help_panel=_ALL,
     ),
 ]
@@ -141,11 +150,12 @@ _TAKEN = {
     "faults": frozenset({"kinds"}),
     "torch": frozenset({"quick"}),
     "startup": frozenset[str](),
+    "stages": frozenset({"op", "sizes", "dtype", "algorithm", "memory", "quick"}),
 }
 
 
 def kind_of(params: Mapping[str, Any]) -> str:
-    """What is to be measured: "operations", "faults", "torch" or "startup".
+    """What is to be measured: "operations", "faults", "torch", "startup" or "stages".
 
     Args:
         params: the command's parameters, by name.
@@ -160,11 +170,15 @@ def kind_of(params: Mapping[str, Any]) -> str:
     kind = asked[0] if asked else "operations"
     for name, flag in _FLAGS.items():
         if params.get(name) not in (None, False, (), []) and name not in _TAKEN[kind]:
-            owners = [other for other, names in _TAKEN.items() if name in names]
-            what = " and ".join("operations" if o == "operations" else f"--{o}" for o in owners)
-            here = "operations" if kind == "operations" else f"--{kind}"
+            *owners, last = [_said(other) for other, names in _TAKEN.items() if name in names]
+            what = f"{', '.join(owners)} and {last}" if owners else last
+            here = _said(kind)
             raise InvalidArgumentError(f"{flag} is for {what}, not for {here}: leave it out")
     return kind
+
+
+def _said(kind: str) -> str:
+    return "operations" if kind == "operations" else f"--{kind}"
 
 
 def words(texts: list[str] | None, default: str) -> list[str]:

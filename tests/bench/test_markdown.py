@@ -128,3 +128,24 @@ def test_it_reads_the_files_that_it_is_given(tmp_path: Path) -> None:
     done = subprocess.run([*command, *names], capture_output=True, text=True, check=True)
     assert all(row in done.stdout for _, _, rows in EXPECTED for row in rows)
     assert subprocess.run(command, capture_output=True, text=True).returncode == 1
+
+
+def test_stages_are_lines_and_calls_are_columns() -> None:
+    def row(size_bytes: int, *medians_us: float) -> dict[str, Any]:
+        stages = [
+            {"stage": name, "p10_us": 1.0, "median_us": median, "share": median / sum(medians_us)}
+            for name, median in zip(("prepare", "wait"), medians_us, strict=True)
+        ]
+        whole = {"median_us": 1234.56, "untraced_median_us": 1200.0, "stages": stages}
+        return {"op": "all_reduce", "bytes": size_bytes, "n": 2} | whole
+
+    rows = [row(1024, 10.0, 30.0), row(0, 25.04, 75.0)]
+    *_, headings, rule, prepare, wait, whole, untraced = tables(
+        {**TAKEN_ON, "rows": [], "stages": rows}
+    ).splitlines()
+    assert headings == "| stage, median µs, share | all_reduce 1 KiB n = 2 | all_reduce n = 2 |"
+    assert rule == "|---|---|---|"
+    assert prepare == "| prepare | 10.0, 25 % | 25.0, 25 % |"
+    assert wait == "| wait | 30.0, 75 % | 75.0, 75 % |"
+    assert whole == "| whole call | 1,234.6 | 1,234.6 |"
+    assert untraced == "| untraced | 1,200.0 | 1,200.0 |"

@@ -358,6 +358,36 @@ class TestBench:
         assert ringd("bench", "--startup", "-n", "2,3", "--rounds", "7").exit_code == 0
         assert calls == [(([2, 3],), {"rounds": 7, "json_path": None})]
 
+    def test_stages(self, ringd: Invoke, stand_in: StandIn) -> None:
+        calls = stand_in("ringd.bench.stages.main", "run")
+        calls.outcome = 0
+        assert ringd("bench", "--stages").exit_code == 0
+        usual: dict[str, Any] = {
+            "ops": ["all_reduce"],
+            "sizes_bytes": [1 << 10, 64 << 10],
+            "world_sizes": [2],
+            "peers": [],
+            "dtype": "float32",
+            "algorithms": ["auto"],
+            "memory": ["ordinary"],
+        }
+        words = {"rounds": 5, "json_path": None, "quick": False}
+        assert calls[0] == ((Matrix(**usual),), words)
+        result = ringd(
+            "bench", "--stages", "--op", "all", "--sizes", "1M", "-n", "3", "--memory", "arena",
+            "--rounds", "2", "--json", "s.json", "--quick",
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        ((matrix,), words) = calls[1]
+        assert len(matrix.ops) == 9
+        assert "sendrecv" not in matrix.ops
+        assert (matrix.sizes_bytes, matrix.world_sizes, matrix.memory) == (
+            [1 << 20],
+            [3],
+            ["arena"],
+        )
+        assert words == {"rounds": 2, "json_path": Path("s.json"), "quick": True}
+
     def test_its_help_says_the_units_and_when_there_is_no_p99(self, ringd: Invoke) -> None:
         text = " ".join(ringd("bench", "--help").stdout.replace("│", " ").split())
         assert "in µs, of faults in ms, of start-up in s; bandwidths in GB/s" in text
@@ -393,11 +423,23 @@ class TestBench:
             (("--faults", "--kinds", "kill-trainr"), "did you mean 'kill-trainer'?"),
             (("--faults", "--torch"), "--faults and --torch are measured one at a time"),
             (("--startup", "--torch"), "--torch and --startup are measured one at a time"),
-            (("--faults", "--op", "reduce"), "--op is for operations, not for --faults"),
+            (
+                ("--faults", "--op", "reduce"),
+                "--op is for operations and --stages, not for --faults",
+            ),
             (("--faults", "--lab", "4x1gbit"), "--lab is for operations, not for --faults"),
-            (("--faults", "--quick"), "--quick is for operations and --torch, not for --faults"),
-            (("--torch", "--dtype", "float32"), "--dtype is for operations, not for --torch"),
+            (
+                ("--faults", "--quick"),
+                "--quick is for operations, --torch and --stages, not for --faults",
+            ),
+            (
+                ("--torch", "--dtype", "float32"),
+                "--dtype is for operations and --stages, not for --torch",
+            ),
             (("--startup", "--kinds", "raise"), "--kinds is for --faults, not for --startup"),
+            (("--stages", "--peers", "none"), "--peers is for operations, not for --stages"),
+            (("--stages", "--op", "reduce,sendrecv"), "sendrecv has two: leave it out"),
+            (("--stages", "--op", "redcue"), "did you mean 'reduce'?"),
             (("--kinds", "raise"), "--kinds is for --faults, not for operations"),
             (("--torch", "-n", "x"), "-n 'x': numbers of ranks"),
             (("--dtype", "float8_e5m2"), "--op all_reduce --dtype float8_e5m2: op sum is not"),

@@ -9,11 +9,12 @@ from pathlib import Path
 from time import perf_counter_ns, process_time_ns
 from typing import Any
 
-from ringd.bench.worker import serve  # first: it gives SIGINT back to the system
+import ringd.bench.worker  # noqa: F401  first: it gives SIGINT back to the system
 
 import torch  # isort: skip
 import torch.distributed as dist  # isort: skip
 
+from ringd.bench.orders import serve
 from ringd.bench.torch.training import Training
 from ringd_client._environment import daemon_socket
 

@@ -1,0 +1,51 @@
+"""Which methods are marked. They are class attributes, exchanged before there is an instance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringd.bench.stages import marks
+from ringd.bench.stages.marks import Recorder
+
+
+def trace_daemon(recorder: Recorder) -> None:
+    """Mark what this process, which is to be a daemon, does."""
+    from ringd.daemon.session import Session
+    from ringd.engine.landing import CopyLanding, FoldLanding
+    from ringd.engine.operation import Operation
+    from ringd.transport.tcp import TcpChannel
+
+    for owner, name, what in (
+        (Session, "_readable", marks.READ),
+        (Session, "_handle", marks.ENTER),
+        (Session, "_send", marks.ANSWER),
+        (TcpChannel, "send", marks.SEND),
+        (TcpChannel, "_writable", marks.SEND),
+        (TcpChannel, "_readable", marks.RECEIVE),
+        (Operation, "take_data", marks.FOLD),
+        (FoldLanding, "filled", marks.FOLD),
+        (FoldLanding, "complete", marks.FOLD),
+        (CopyLanding, "complete", marks.FOLD),
+    ):
+        setattr(owner, name, recorder.during(what, getattr(owner, name)))
+
+
+def trace_trainer(recorder: Recorder) -> None:
+    """Mark when this process, which is to be a trainer, sends a request and has an answer."""
+    from ringd_client._transport import Transport
+
+    plain_send, plain_receive = Transport.send, Transport.receive
+    mark = recorder.mark
+
+    def send(self: Any, message: bytes) -> bool:
+        mark(marks.REQUEST)
+        return plain_send(self, message)
+
+    def receive(self: Any, *, wait: bool) -> memoryview | None:
+        found = plain_receive(self, wait=wait)
+        if found is not None:
+            mark(marks.FINISH)
+        return found
+
+    setattr(Transport, "send", send)  # noqa: B010
+    setattr(Transport, "receive", receive)  # noqa: B010
