@@ -36,7 +36,7 @@ def judge_chain(first: Call, hops: Mapping[Key, Hop], over: Iterable[Over] = ())
     # Whom one waits for since a moment ago is named only if that is on ranks.
     ends = walk.ends if any(map(_is_on_ranks, walk.ends)) else [*walk.ends, *walk.ends_before]
     if not ends:
-        return _deadlock(*walk.cycles[0], hops)
+        return _deadlock(*walk.cycles[0], hops) if walk.cycles else _cut_short(walk.cut[0])
     verdict = ends[0].verdict
     if verdict.case == "deadlock" and first.rank in verdict.culprits:
         return verdict
@@ -84,6 +84,7 @@ class _Walk:
         ends: where nobody waits on.
         ends_before: where those who wait now have waited in another call until a moment ago.
         cycles: the way to it, and the calls that wait for each other.
+        cut: the way to a call that there was no time to ask about.
     """
 
     def __init__(self, hops: Mapping[Key, Hop], over: Mapping[int, Over]) -> None:
@@ -93,6 +94,7 @@ class _Walk:
         self.ends: list[_End] = []
         self.ends_before: list[_End] = []
         self.cycles: list[tuple[Path, Path]] = []
+        self.cut: list[Path] = []
 
     def visit(self, call: Call, path: Path) -> None:
         """Go on from a call that does not end."""
@@ -106,7 +108,10 @@ class _Walk:
         if call.key in self._seen:
             return
         self._seen.add(call.key)
-        hop = self._hops[call.key]
+        hop = self._hops.get(call.key)
+        if hop is None:
+            self.cut.append((*path, call))
+            return
         waiting = self._waiting(hop)
         over = self._were_waiting(hop)
         verdict = _verdict_without(hop, waiting.keys() | over.keys())
@@ -136,9 +141,9 @@ class _Walk:
         return {r: self._over[r] for r in absent if r in self._over}
 
     def _stands(self, call: Call) -> bool:
-        """Whether a call was asked about, and its rank was still in it then."""
+        """Whether its rank was still in a call when that was asked about, if it was."""
         hop = self._hops.get(call.key)
-        return hop is not None and _is_in(hop.answers.get(call.rank))
+        return hop is None or _is_in(hop.answers.get(call.rank))
 
 
 def _is_in(answer: Answer | None) -> bool:
@@ -226,6 +231,20 @@ def _in(call: Call) -> str:
     whom = ranks_text(peers) if len(peers) == 1 else f"any of {ranks_text(peers)}"
     where_at = f" in {group}" if call.group else ""
     return f"in a {call.op} {way} {whom} with tag {call.tag}{where_at}"
+
+
+def _cut_short(path: Path) -> Verdict:
+    """All that is known to hold the call up waits itself, and for whom was not found out in time."""
+    steps = _told(map(_step, path[1:]))
+    return Verdict(
+        case="unknown",
+        culprits=(),
+        link=None,
+        text="; ".join([*steps, "what holds that up was not found out in time"]),
+        advice="Look at the verdict on that call, or at ringd status",
+        stacks={},
+        chain=tuple(call.rank for call in path),
+    )
 
 
 def _deadlock(path: Path, cycle: Path, hops: Mapping[Key, Hop]) -> Verdict:

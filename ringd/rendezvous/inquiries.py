@@ -126,9 +126,7 @@ class Inquiries:
         if hop is None or inquiry is None or event.rank not in inquiry.awaited[event.inquiry]:
             return []
         hop.answers[event.rank] = event.answer
-        asked: list[Send] = []
-        if inquiry.is_open_at(now):
-            asked = self._walk_on(whose, inquiry, hop, event, present, now)
+        asked = self._walk_on(whose, inquiry, hop, event, present, now)
         inquiry.awaited[event.inquiry].discard(event.rank)
         self._settle(whose, inquiry)
         return asked
@@ -142,7 +140,8 @@ class Inquiries:
         present: tuple[int, ...],
         now: float,
     ) -> list[Send]:
-        """Ask about the calls in which a rank that is waited for waits itself."""
+        """Ask about the calls in which a rank that is waited for waits itself, while there is time;
+        that it waits is known in any case."""
         epoch = inquiry.first.epoch
         waits = [replace(call, epoch=epoch) for call in waited_in(event.answer, event.waits)]
         hop.waits[event.rank] = tuple(waits)

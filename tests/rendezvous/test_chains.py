@@ -451,8 +451,30 @@ def test_the_walk_has_a_time_of_its_own() -> None:
     soon = 20.0 + WALK_S * 0.99
     (asked,) = inquiries.answer(OpAnswered(1, 2, blocked(1), (recv(1, 2),)), ALL, soon)
     assert (asked.to, asked.fields["rank"]) == ((1, 2), 1)
-    assert [i.judge().culprits for i in inquiries.ended(10.0 + INQUIRY_S)] == [(1,)]
+    (cut,) = [inquiry.judge() for inquiry in inquiries.ended(10.0 + INQUIRY_S)]
+    assert (cut.case, cut.culprits, cut.chain) == ("unknown", (), (0, 1))
+    assert cut.text.startswith("rank 1 waits itself in a recv from rank 2 with tag 7; ")
     assert inquiries.next_deadline() == 20.0 + WHOLE_S
+
+
+def test_who_says_too_late_that_it_waits_is_not_blamed_for_that() -> None:
+    """The others are; a wait in a call that was asked about already needs no further question."""
+    late = WALK_S + 0.001
+    inquiries = Inquiries()
+    inquiries.begin(barrier(0, (0, 1, 2)), ALL, 0.0)
+    pair = replace(barrier(1, (0, 1)), group=1)
+    for rank, answer, calls in (
+        (0, waits(0), ()),
+        (2, away(2), ()),
+        (1, blocked(1, "barrier"), (pair,)),
+    ):
+        asked = inquiries.answer(OpAnswered(rank, 1, answer, calls), ALL, 0.0)
+    assert [question.to for question in asked] == [(0, 1)]
+    inquiries.answer(OpAnswered(1, 2, waits(1), ()), ALL, late)
+    own = barrier(0, (0, 1, 2))
+    inquiries.answer(OpAnswered(0, 2, blocked(0, "barrier"), (own,)), ALL, late)
+    (inquiry,) = inquiries.ended(late)
+    assert (inquiry.judge().case, inquiry.judge().culprits) == ("never entered", (2,))
 
 
 def test_the_walk_is_bounded_and_each_call_is_asked_about_once() -> None:
