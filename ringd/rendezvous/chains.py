@@ -234,7 +234,7 @@ def _in(call: Call) -> str:
 
 
 def _cut_short(path: Path) -> Verdict:
-    """All that is known to hold the call up waits itself, and for whom was not found out in time."""
+    """What holds the call up waits itself, and for whom was not found out in time."""
     steps = _told(map(_step, path[1:]))
     return Verdict(
         case="unknown",
