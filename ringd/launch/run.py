@@ -45,8 +45,8 @@ Status = Callable[[], Awaitable[dict[str, Any]]]
 SURVIVOR_GRACE_S = 3.0
 """After a failure: how long the other trainers may take to see it and say so."""
 LOOK_EVERY_S = 0.5
-VERDICT_S = 2.0
-"""How long the launcher looks for whose failure it was, before it says the end of the job."""
+VERDICT_S, ASK_EVERY_S = 2.0, 0.02
+"""How long, and how often, it is asked whose failure it was, before the end of the job is said."""
 FAILURE, SURVIVED, BEFORE = "this failure", "a fault that was survived", "what failed before that"
 NOT_FORMED = 3
 DAEMON_FAILED = 4
@@ -344,7 +344,7 @@ async def _why_it_ends(child: Child | None, text: str, crew: Crew, status: Statu
     if child in crew.trainers:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(VERDICT_S):
-                lost = _first_lost(await status())
+                lost = await _told_lost(child.rank, status)
     if child is None or not lost or lost["rank"] in {child.rank, *crew.given_up, *crew.restarts}:
         return f"{text}; ending the job"
     raised = Raised.read(lost["exception"])
@@ -352,6 +352,17 @@ async def _why_it_ends(child: Child | None, text: str, crew: Crew, status: Statu
     if lost["detail"] and not raised:
         why += f" ({lost['detail']})"
     return f"rank {lost['rank']}: {why}; ending the job (first to exit: rank {child.rank})"
+
+
+async def _told_lost(rank: int, status: Status) -> dict[str, Any] | None:
+    """The first verdict on the current epoch, once there is one: we may see the end of a rank's
+    trainer before its daemon does. None: there is none, and the rank is in no epoch."""
+    while True:
+        told = await status()
+        lost = _first_lost(told)
+        if lost is not None or rank not in told.get("running", ()):
+            return lost
+        await asyncio.sleep(ASK_EVERY_S)
 
 
 def _first_lost(status: Mapping[str, Any]) -> dict[str, Any] | None:
