@@ -18,7 +18,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ringd.config.resources import DESCRIPTORS
 from ringd.errors import ArenaFullError, ResourceError
@@ -26,6 +26,9 @@ from ringd_client._environment import out_of
 from ringd_client._lingering import Lingering
 from ringd_client._locks import OwnedLock, is_mine, let_go, reentrant
 from ringd_client._segments import PAGE_BYTES, Guest, Segment, new_memfd, size_class
+
+if TYPE_CHECKING:
+    from ringd_client._cells import Cell
 
 MIN_SEGMENT_BYTES: Final = 1 << 20
 MAX_STEP_BYTES: Final = 64 << 20
@@ -88,10 +91,13 @@ class Arena:
 
     Attributes:
         size_bytes: of all segments.
-        used_bytes: of the blocks in use, ``lent_bytes`` among them.
+        used_bytes: of the blocks in use, ``lent_bytes`` among them, ``kept`` ones not.
         lent_bytes: of the blocks that tensors of ``comm.empty`` hold.
         guest_bytes: of memory that others have mapped and the daemon too; see :meth:`host`.
         lingering: tensors that the daemon may use though their calls have ended here.
+        kept: cells that no call uses now; who takes one out has it. They are given up when there is
+            no room else.
+        unmapped: see above.
     """
 
     def __init__(
@@ -107,10 +113,11 @@ class Arena:
         self.limit_bytes = limit_bytes
         self._spare_bytes = min(limit_bytes, RETAIN_BYTES)
         self.size_bytes = 0
-        self.used_bytes = 0
+        self._taken_bytes = 0
         self.lent_bytes = 0
         self.guest_bytes = 0
         self.lingering = Lingering(catch_up)
+        self.kept: dict[object, Cell] = {}
         self._announce = announce
         self._retract = retract
         self._lock = lock or OwnedLock()
@@ -120,13 +127,24 @@ class Arena:
         self._freed_meanwhile: deque[Block] = deque()
         self._guests: list[Guest] = []
         self._departed: deque[Guest] = deque()
-        self._unmapped: deque[int] = deque() if unmapped is None else unmapped
+        self.unmapped: deque[int] = deque() if unmapped is None else unmapped
         self._seat = seat
         self._next_number = 1
         self._closed = threading.Event()
         self._reaper: threading.Thread | None = None
 
     # ------------------------------------------------------------ blocks
+
+    @property
+    def used_bytes(self) -> int:
+        """See the class."""
+        kept = self.kept.copy().values()
+        return self._taken_bytes - sum(cell.block.size_bytes for cell in kept)
+
+    @property
+    def has_returned(self) -> bool:
+        """Something is to be taken in that has come back, by the next :meth:`take`."""
+        return bool(self._returned or self._departed)
 
     def take(self, size_bytes: int) -> Block:
         """A block of at least ``size_bytes``, which is a size class; its contents are anything.
@@ -141,12 +159,12 @@ class Arena:
         with self._lock:
             if self._returned or self._freed_meanwhile:
                 self._take_in_returned()
-            if self._departed or self._unmapped:
+            if self._departed or self.unmapped:
                 self._see_off()
             cached = self._cached.get(size_bytes)
             block = cached.pop() if cached else self._carve_or_grow(size_bytes)
             block.segment.live += 1
-            self.used_bytes += size_bytes
+            self._taken_bytes += size_bytes
             return block
 
     def free(self, block: Block) -> None:
@@ -186,7 +204,7 @@ class Arena:
     def _free_locked(self, block: Block) -> None:
         size_bytes = block.size_bytes
         segment = block.segment
-        self.used_bytes -= size_bytes
+        self._taken_bytes -= size_bytes
         segment.live -= 1
         if not segment.live:
             segment.idle_since = time.monotonic()
@@ -282,8 +300,8 @@ class Arena:
                 self._guests = [other for other in self._guests if other is not guest]
                 self.guest_bytes -= guest.size_bytes
                 self._retract(guest.number)
-        while self._unmapped:
-            self._forsake(self._unmapped.popleft())
+        while self.unmapped:
+            self._forsake(self.unmapped.popleft())
 
     def _forsake(self, number: int) -> None:
         """The daemon has no room for a segment: others are made in its place, as there may be
@@ -294,16 +312,28 @@ class Arena:
                 self._segments = [other for other in self._segments if other is not segment]
                 self.size_bytes -= segment.size_bytes
                 segment.forsaken = True
+                self._free_kept()
                 self._retract(number)
         for guest in self._guests:
             if guest.number == number:
                 self._departed.append(guest)
 
+    def give_up_kept(self) -> None:
+        """Make free blocks of all cells that no call uses."""
+        with self._lock:
+            self._free_kept()
+
+    def _free_kept(self) -> None:
+        with contextlib.suppress(KeyError):  # a call may take the last one
+            while self.kept:
+                self._free_locked(self.kept.popitem()[1].block)
+
     # ------------------------------------------------------------ growing
 
     def _carve_or_grow(self, size_bytes: int) -> Block:
         block = self._carve(size_bytes)
-        if block is None and self._cached and self.size_bytes + size_bytes > self._spare_bytes:
+        if block is None and self.size_bytes + size_bytes > self._spare_bytes:
+            self._free_kept()
             self._flush()
             block = self._carve(size_bytes)
         if block is None:
@@ -390,6 +420,8 @@ class Arena:
             self._drop_idle(until=idle_before, retain_bytes=RETAIN_BYTES)
 
     def _drop_idle(self, *, until: float, retain_bytes: int) -> None:
+        if self.size_bytes > retain_bytes:
+            self._free_kept()
         idle = [s for s in self._segments if not s.live and s.idle_since < until]
         for segment in sorted(idle, key=lambda s: s.size_bytes, reverse=True):
             if self.size_bytes <= retain_bytes:
@@ -426,12 +458,16 @@ class Arena:
         Where this thread was interrupted in here, they go with this object.
         """
         self._closed.set()
+        self.kept.clear()
         if is_mine(self._lock):
             return
         reaper = self._reaper
         if reaper is not None and reaper is not threading.current_thread():
             reaper.join()
         with self._lock:
+            for segment in self._segments:
+                segment.forsaken = True  # no cell comes back from now on
+            self.kept.clear()
             self._segments.clear()
             self._cached.clear()
             self._guests = []
@@ -444,4 +480,5 @@ class Arena:
         self._reaper = None
         self._segments = []
         self._cached = {}
+        self.kept.clear()
         self._guests = []

@@ -24,12 +24,13 @@ from ringd.vocabulary import DTYPES, POINT_TO_POINT
 from ringd.wire.bounds import OF_CALL, OF_COMMUNICATOR, OF_DAEMON, Bound
 from ringd_client._arena import Arena
 from ringd_client._attach import Membership, cut, is_positive
+from ringd_client._cells import again
 from ringd_client._core import ClientState
 from ringd_client._environment import out_of
 from ringd_client._kinds import Kinds, poison_spec
 from ringd_client._operation import GRACE_S, Operation, UnsentError, withdraw
 from ringd_client._plan import Planner
-from ringd_client._tensors import adapter_named
+from ringd_client._tensors import adapter_named, by_class
 
 if TYPE_CHECKING:
     from ringd_client._coalesce import Batch
@@ -87,6 +88,7 @@ class Caller(ABC):
         self._arena = arena
         self._default_timeout_s = default_timeout_s
         self._batch: Batch | None = None
+        self._last_bound = Bound(0.0)
         self._take_place(membership, place)
 
     def _take_place(self, membership: Membership, place: Place | None) -> None:
@@ -219,34 +221,90 @@ class Caller(ABC):
             RingdError: it was refused here (and its place in the order taken), or may not be
                 posted.
         """
-        planner = self._planner
-        try:
-            self._state.admit_call(self._place.group, planner.epoch)
-        except TooManyOperationsError:
-            self._arena.lingering.catch_up()  # nobody may have read what would make room
-            self._state.admit_call(self._place.group, planner.epoch)
+        planner, state = self._planner, self._state
+        if not state.admits(planner.group, planner.epoch):
+            self._admit(planner)
         began = time.monotonic()
         try:
             bound = self._usual if timeout_s is None else self._bound(timeout_s)
             silence_s = 0.0
-            self._state.patience.until = began + bound.timeout_s + GRACE_S
+            state.patience.until = began + bound.timeout_s + GRACE_S
             if recv_timeout_ms is not None:
                 silence_s = positive("recv_timeout_ms", recv_timeout_ms) / 1000
             operation = plan(planner, *arguments)
-        except REFUSALS as refusal:
-            self._refuse(collective, refusal)
-            raise
-        except RingdError:
-            raise  # it has no place in the order, and may be made again
-        except UnsentError as exc:
-            raise self._end(exc) from exc.__cause__
         except Exception as exc:
-            self._refuse(collective, cause := unreadable(exc))
-            raise cause from exc
+            self._turn_down(collective, exc)
+            raise
         operation.begin(began, bound, silence_s)
         operation.epoch = planner.epoch
         operation.output = output
         return operation
+
+    def _all_reduce_again(
+        self,
+        tensor: Any,
+        op: Any = "sum",
+        deterministic: bool = False,
+        timeout_s: float | None = None,
+    ) -> Operation[Any] | None:
+        """As :meth:`_prepare`, in fewer steps, for an all_reduce that looks like an earlier one.
+
+        Args:
+            tensor, op: of the call.
+            deterministic, timeout_s: of the call; the latter has been checked.
+
+        Returns:
+            None: it is to be prepared the ordinary way, which has all checks.
+
+        Raises:
+            RingdError: as :meth:`_prepare`.
+        """
+        planner, state = self._planner, self._state
+        cls = type(tensor)
+        if cls not in by_class or op.__class__ is not str or deterministic.__class__ is not bool:
+            return None
+        if not state.admits(planner.group, planner.epoch):
+            return None
+        began = time.monotonic()
+        bound = self._usual if timeout_s is None else self._bound(timeout_s)
+        state.patience.until = began + bound.timeout_s + GRACE_S
+        try:
+            look = (planner, cls, tensor.dtype, tensor.shape, op, "auto", deterministic)
+            operation = again(self._arena, look, tensor)
+        except Exception as exc:
+            self._turn_down("all_reduce", exc)
+            raise
+        if operation is not None:
+            operation.begin(began, bound)
+            operation.epoch = planner.epoch
+            operation.output = tensor
+        return operation
+
+    def _admit(self, planner: Planner) -> None:
+        """Whether a call may be made.
+
+        Raises:
+            RingdError: as of :meth:`ClientState.admit_call`.
+        """
+        try:
+            self._state.admit_call(planner.group, planner.epoch)
+        except TooManyOperationsError:
+            self._arena.lingering.catch_up()  # nobody may have read what would make room
+            self._state.admit_call(planner.group, planner.epoch)
+
+    def _turn_down(self, collective: str, cause: Exception) -> None:
+        """A call can't be prepared: let it take its place in the order, if it is to have one.
+
+        Raises:
+            RingdError: in place of a cause that is none.
+        """
+        if isinstance(cause, REFUSALS):
+            self._refuse(collective, cause)
+        elif isinstance(cause, UnsentError):
+            raise self._end(cause) from cause.__cause__
+        elif not isinstance(cause, RingdError):  # those may be made again, and have no place yet
+            self._refuse(collective, refusal := unreadable(cause))
+            raise refusal from cause
 
     def _bound(self, timeout_s: float | None) -> Bound:
         """The deadline of a call: its own, else ours, else the daemon's.
@@ -256,7 +314,11 @@ class Caller(ABC):
         """
         if timeout_s is None:
             return self._usual
-        return Bound(positive("timeout_s", timeout_s), OF_CALL)
+        last = self._last_bound
+        if timeout_s.__class__ is float and timeout_s == last.timeout_s:
+            return last  # not 0: that never was one
+        bound = self._last_bound = Bound(positive("timeout_s", timeout_s), OF_CALL)
+        return bound
 
     def _post_all(
         self, operations: list[Operation[Any]]

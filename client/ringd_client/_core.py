@@ -27,6 +27,7 @@ from ringd.errors import (
 from ringd.vocabulary import OpSpec
 from ringd.wire import ipc
 from ringd.wire.bounds import TIMEOUTS, words
+from ringd.wire.ipc import DONE, SUBMIT
 from ringd_client._locks import OwnedLock
 from ringd_client._operation import GRACE_S, Operation, Question
 from ringd_client._peer import STARVED, STOPPED, Peer
@@ -141,6 +142,15 @@ class ClientState:
                 return
         self.admit(group, count)
 
+    def admits(self, group: int, epoch: int) -> bool:
+        """Whether a call may be made; :meth:`admit_call` says why not."""
+        return (
+            epoch == self.open_epoch
+            and self.ended is None
+            and (not group or group in self.groups)
+            and len(self.pending) < self.max_in_flight
+        )
+
     def stands(self, epoch: int) -> bool:
         """Whether calls of the epoch may be made."""
         return epoch == self.open_epoch
@@ -221,7 +231,7 @@ class ClientState:
             self.admit()
         message: bytes = self._pack(
             (
-                ipc.SUBMIT,
+                SUBMIT,
                 self._register(operation),
                 operation.packed,
                 operation.began + operation.bound.timeout_s,
@@ -233,6 +243,12 @@ class ClientState:
             )
         )
         operation.sent = True
+        return message
+
+    def success_of(self, operation: Operation[Any]) -> bytes:
+        """The datagram that says of a posted operation that it went well, and nothing else."""
+        # The packer of submit(): it is warm, and no other thread can come between within one call.
+        message: bytes = self._pack((DONE, operation.request, None, None))
         return message
 
     def poison(self, packed: bytes, error: RingdError) -> bytes:
@@ -277,7 +293,7 @@ class ClientState:
         try:
             message = ipc.unpack(datagram, followed=again)
             kind = message[0]
-            if kind == ipc.DONE:
+            if kind == DONE:
                 return self._answered(message[1], message[2], message[3])
             if kind == ipc.STATUS_REPLY:
                 return self._replied(message[1], message[2])

@@ -9,6 +9,9 @@ import numpy as np
 
 from ringd.errors import InvalidTensorError, UnsupportedTypeError
 from ringd.vocabulary import DTYPES
+from ringd_client._arena import Arena, Block
+from ringd_client._cells import Cell
+from ringd_client._kinds import Kind
 from ringd_client._layout import extent, overlaps_itself
 from ringd_client._segments import Segment
 from ringd_client._tensors import SHORT_COPY_BYTES, Adapter, unsupported_dtype
@@ -89,6 +92,11 @@ class NumpyAdapter:
             else:
                 np.multiply(flat, dtype.type(factor), out=flat)
 
+    def cell(self, arena: Arena, key: object, kind: Kind, block: Block, tensor: Any) -> Cell | None:
+        if type(tensor) is not np.ndarray:  # others may have their own idea of assignment
+            return None
+        return NumpyCell(arena, key, kind, block, tensor)
+
     def wrap(self, owner: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         return np.frombuffer(owner, dtype)[: prod(shape)].reshape(shape)
 
@@ -99,6 +107,31 @@ class NumpyAdapter:
             return _NAMES[np.dtype(dtype)]
         except (KeyError, TypeError):
             raise _unsupported(dtype) from None
+
+
+class NumpyCell(Cell):
+    """See :class:`ringd_client._cells.Cell`."""
+
+    __slots__ = ("_dtype", "_shape", "_shared")
+
+    def __init__(self, arena: Arena, key: object, kind: Kind, block: Block, tensor: Any) -> None:
+        super().__init__(arena, key, kind, block)
+        self._dtype = tensor.dtype
+        self._shape = tensor.shape
+        self._shared = _shared(tensor, block.segment, block.offset)
+
+    def load(self, tensor: Any) -> bool:
+        if not tensor.flags.carray:
+            return False
+        self._shared[...] = tensor
+        return True
+
+    def store(self, tensor: Any) -> None:
+        is_as_it_was = tensor.dtype is self._dtype and tensor.shape == self._shape
+        if is_as_it_was and tensor.flags.carray:
+            tensor[...] = self._shared
+        else:
+            NUMPY.store(tensor, self.block.segment, self.block.offset, self.kind.result_bytes)
 
 
 def _unsupported(dtype: Any) -> UnsupportedTypeError:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from ringd.errors import InvalidArgumentError, InvalidTensorError
 from ringd.vocabulary import ANY_SOURCE, MAX_TAG, RECV, SEND, OpSpec, agree_spec, check_spec
+from ringd_client import _cells as cells
 from ringd_client._arena import Arena
 from ringd_client._kinds import (
     Home,
@@ -26,7 +27,7 @@ from ringd_client._parts import Exchanged, carrier_of, checked_sizes, exchange
 from ringd_client._reductions import factor_for, mark_of
 from ringd_client._regions import Answer, InPlace, Number, Region
 from ringd_client._segments import Segment
-from ringd_client._tensors import Carrier, adapter_of, copy_bytes
+from ringd_client._tensors import Carrier, adapter_of, by_class, copy_bytes
 
 REGION_ALIGNMENT_BYTES: Final = 8
 """The daemon takes no region that begins elsewhere."""
@@ -49,6 +50,7 @@ class Planner:
     def __init__(self, kinds: Kinds, arena: Arena, epoch: int = 0) -> None:
         self.epoch = epoch
         self.rank = kinds.rank
+        self.group = kinds.group
         self.kinds = kinds
         self.arena = arena
 
@@ -60,7 +62,12 @@ class Planner:
         """The region is the tensor, in logical order; it ends as the result."""
         if not (deterministic is False and preserve_input is False):
             check_flags(deterministic=deterministic, preserve_input=preserve_input)
-        adapter = adapter_of(tensor)
+        adapter = by_class.get(type(tensor)) or adapter_of(tensor)
+        look = None
+        if op.__class__ is str and algorithm.__class__ is str:
+            look = (self, type(tensor), tensor.dtype, tensor.shape, op, algorithm, deterministic)
+            if operation := cells.again(self.arena, look, tensor):
+                return operation
         dtype, shape = adapter.describe(tensor)
         key = (
             "all_reduce",
@@ -73,8 +80,11 @@ class Planner:
         kind = self.kinds.known(key)
         if kind is None:
             spec = self.kinds.spec("all_reduce", dtype, shape, op, algorithm, deterministic)
-            kind = self.kinds.learn(key, spec, "output")
-        return self._build(kind, op, adapter, tensor, adapter, tensor, preserve_input)
+            kind, look = self.kinds.learn(key, spec, "output"), None
+        operation = self._build(kind, op, adapter, tensor, adapter, tensor, preserve_input)
+        if look is not None and kind.region_bytes <= cells.MAX_BYTES:
+            cells.keep(self.arena, look, kind, adapter, tensor, operation)
+        return operation
 
     def reduce(
         self, tensor: Any, root: int, op: Any, algorithm: str, deterministic: bool, preserve: bool

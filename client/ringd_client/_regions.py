@@ -20,10 +20,14 @@ class Region:
         block: what holds it; None if it lies in a tensor of the caller's, which ``kept`` is.
         sink, output: where the result goes; None if nothing is to be written.
         offset, size_bytes: of the result in ``segment``.
+
+    Attributes:
+        block: as above.
     """
 
     __slots__ = (
-        "_arena", "_block", "_kept", "_offset", "_output", "_segment", "_sink", "_size_bytes",
+        "_arena", "_kept", "_offset", "_output", "_segment", "_sink", "_size_bytes",
+        "block",
     )  # fmt: skip
 
     def __init__(
@@ -38,7 +42,7 @@ class Region:
         kept: Any = None,
     ) -> None:
         self._arena = arena
-        self._block = block
+        self.block = block
         self._segment = segment
         self._sink = sink
         self._output = output
@@ -64,8 +68,8 @@ class Region:
             if write and self._sink is not None:
                 self._sink.store(self._output, self._segment, self._offset, self._size_bytes)
         finally:
-            if self._block is not None:
-                self._arena.free(self._block)
+            if self.block is not None:
+                self._arena.free(self.block)
             elif self._arena.lingering:
                 self._arena.lingering.pop(self, None)
             self._output = self._kept = None

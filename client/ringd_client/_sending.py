@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from socket import MSG_DONTWAIT
 from typing import Any, Final
 
 from ringd_client._core import Patience
@@ -37,13 +38,14 @@ class Sender:
     def transmit(
         self,
         make: Callable[..., bytes],
-        *arguments: Any,
+        arguments: tuple[Any, ...],
         until: float = 0.0,
         fd: int | None = None,
     ) -> None:
         """Make a message and send it, in one step as others see it.
 
         Args:
+            make, arguments: of the message.
             until: the daemon must have room by then; default: PATIENCE_S from now, or what is
                 left of the call for which it is sent.
             fd: a descriptor that goes with it.
@@ -61,13 +63,18 @@ class Sender:
             if now < call_until < until:  # else it is an earlier call's
                 until = call_until
         try:
-            if not lock.acquire(blocking=False):
+            if not lock.acquire(False):
                 left_s = max(0.0, until - time.monotonic())
                 if not lock.acquire(timeout=left_s):
                     raise UnsentError(STUCK)
             message = make(*arguments)
-            if fd is not None or not self._transport.send(message):
+            if fd is not None:
                 self._insist(message, until, fd)
+            else:
+                try:
+                    self._transport.send_now(message, MSG_DONTWAIT)
+                except BlockingIOError:
+                    self._insist(message, until, fd)
         except OSError as exc:
             if exc.errno is None:
                 raise  # a signal handler's own: TimeoutError is an OSError

@@ -7,18 +7,24 @@ up, so that a program without torch never imports it.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from ringd.errors import InvalidArgumentError, UnsupportedTypeError
 from ringd.vocabulary import DTYPES
 from ringd_client._segments import Segment
 
+if TYPE_CHECKING:
+    from ringd_client._arena import Arena, Block
+    from ringd_client._cells import Cell
+    from ringd_client._kinds import Kind
+
 SHORT_COPY_BYTES: Final = 64 << 10
 """Copies up to this size keep the interpreter lock: handing it over costs more than they do."""
 
-_short_memmove = ctypes.PyDLL(None).memmove
+copy_short: Final = ctypes.PyDLL(None).memmove
+"""As :func:`copy_bytes`, up to SHORT_COPY_BYTES."""
 _long_memmove = ctypes.CDLL(None).memmove
-for _memmove in (_short_memmove, _long_memmove):
+for _memmove in (copy_short, _long_memmove):
     _memmove.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
     _memmove.restype = None
 
@@ -30,7 +36,7 @@ def copy_bytes(target: int, source: int, size_bytes: int) -> None:
     own threaded copy takes more processor time for the same bytes.
     """
     if size_bytes <= SHORT_COPY_BYTES:
-        _short_memmove(target, source, size_bytes)
+        copy_short(target, source, size_bytes)
     else:
         _long_memmove(target, source, size_bytes)
 
@@ -101,6 +107,10 @@ class Adapter(Carrier, Protocol):
     def flat(self, tensor: Any) -> Any:
         """The elements in logical order, in one dimension: a view if they lie so, else a copy."""
 
+    def cell(self, arena: Arena, key: object, kind: Kind, block: Block, tensor: Any) -> Cell | None:
+        """A cell for tensors like this one, with their dtype and shape, in a block that it gets;
+        None: for their class there are none."""
+
     def wrap(self, owner: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         """A tensor over the beginning of the buffer ``owner``, which it keeps alive."""
 
@@ -112,7 +122,8 @@ class Adapter(Carrier, Protocol):
         """
 
 
-_by_class: dict[type, Adapter] = {}
+by_class: Final[dict[type, Adapter]] = {}
+"""Those that :func:`adapter_of` has found."""
 
 
 def adapter_of(tensor: object, argument: str = "tensor") -> Adapter:
@@ -121,7 +132,7 @@ def adapter_of(tensor: object, argument: str = "tensor") -> Adapter:
     Raises:
         UnsupportedTypeError: it is no tensor, or one of a kind whose bytes are not its values.
     """
-    adapter = _by_class.get(type(tensor))
+    adapter = by_class.get(type(tensor))
     return adapter if adapter is not None else _find(type(tensor), argument)
 
 
@@ -171,5 +182,5 @@ def _find(cls: type, argument: str) -> Adapter:
             "torch.as_tensor(...) or np.asarray(...) makes one",
             type=cls.__qualname__,
         )
-    _by_class[cls] = adapter
+    by_class[cls] = adapter
     return adapter

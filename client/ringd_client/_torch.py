@@ -9,9 +9,12 @@ import torch
 
 from ringd.errors import InvalidTensorError, UnsupportedTypeError
 from ringd.vocabulary import DTYPES
+from ringd_client._arena import Arena, Block
+from ringd_client._cells import Cell
+from ringd_client._kinds import Kind
 from ringd_client._layout import extent, overlaps_itself
 from ringd_client._segments import Segment
-from ringd_client._tensors import Adapter, copy_bytes, unsupported_dtype
+from ringd_client._tensors import Adapter, copy_bytes, copy_short, unsupported_dtype
 
 _DTYPES: dict[str, torch.dtype] = {
     name: getattr(torch, name) for name in DTYPES if hasattr(torch, name)
@@ -140,6 +143,11 @@ class TorchAdapter:
         with torch.no_grad():
             _flat(tensor.dtype, segment, offset, size_bytes // tensor.itemsize).mul_(factor)
 
+    def cell(self, arena: Arena, key: object, kind: Kind, block: Block, tensor: Any) -> Cell | None:
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            return None
+        return TorchCell(arena, key, kind, block)
+
     def wrap(self, owner: Any, dtype: str, shape: tuple[int, ...]) -> Any:
         storage = torch.frombuffer(owner, dtype=torch.uint8).untyped_storage()
         with torch.no_grad():
@@ -152,6 +160,48 @@ class TorchAdapter:
         if name is None:
             raise unsupported_dtype(dtype)
         return name
+
+
+class TorchCell(Cell):
+    """See :class:`ringd_client._cells.Cell`."""
+
+    __slots__ = ("_address", "_is_complex", "_size_bytes")
+
+    def __init__(self, arena: Arena, key: object, kind: Kind, block: Block) -> None:
+        super().__init__(arena, key, kind, block)
+        self._address = block.segment.address + block.offset
+        self._is_complex = DTYPES[kind.spec.dtype].kind == "complex"
+        self._size_bytes = kind.result_bytes
+
+    def load(self, tensor: Any) -> bool:
+        if (
+            not tensor.is_cpu
+            or tensor.layout is not torch.strided
+            or not tensor.is_contiguous()
+            or tensor.is_neg()
+            or (self._is_complex and tensor.is_conj())
+            or tensor.storage_offset()
+            or tensor.untyped_storage().nbytes() < self._size_bytes
+        ):
+            return False
+        address = tensor.data_ptr()
+        if not address:
+            return False
+        copy_short(self._address, address, self._size_bytes)
+        return True
+
+    def store(self, tensor: Any) -> None:
+        size_bytes = self._size_bytes
+        if (
+            tensor.nbytes == size_bytes
+            and tensor.is_contiguous()
+            and not tensor.storage_offset()
+            and tensor.untyped_storage().nbytes() >= size_bytes
+            and (address := tensor.data_ptr())
+        ):
+            copy_short(address, self._address, size_bytes)
+        else:
+            TORCH.store(tensor, self.block.segment, self.block.offset, size_bytes)
 
 
 def _shared(tensor: Any, segment: Segment, offset: int) -> torch.Tensor:

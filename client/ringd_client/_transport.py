@@ -52,6 +52,9 @@ class Transport:
     Attributes:
         buffer: begins with NOTHING, or with what :meth:`receive` has read and its caller has not
             taken in yet; who has, says so by ``buffer[0] = NOTHING``.
+        view: of the buffer.
+        send_now, receive_now: of the socket, for those to whom a function more is one too many:
+            they raise BlockingIOError where :meth:`send` and :meth:`receive` do not.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -61,7 +64,9 @@ class Transport:
         self._sock = sock
         self.buffer = bytearray(MAX_MESSAGE_BYTES)
         self.buffer[0] = NOTHING
-        self._view = memoryview(self.buffer)
+        self.view = memoryview(self.buffer)
+        self.send_now: Final = sock.send
+        self.receive_now: Final = sock.recv_into
         self._read_poll = select.poll()
         self._read_poll.register(sock, select.POLLIN)
         self._watch_poll = select.poll()
@@ -107,14 +112,14 @@ class Transport:
             size = self._sock.recv_into(self.buffer, 0, 0 if wait else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
-        return self._view[:size]
+        return self.view[:size]
 
     def left_over(self) -> memoryview | None:
         """What a receiver had read and could not take in: a signal handler came between.
 
         How long it was is not known, so something may follow the message.
         """
-        return None if self.buffer[0] == NOTHING else self._view
+        return None if self.buffer[0] == NOTHING else self.view
 
     def receive_aside(self, until: float) -> bytes | None:
         """As :meth:`receive`, beside a receiver on the same thread that a handler has interrupted.

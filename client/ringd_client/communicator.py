@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Literal, ParamSpec, Self, TypeVar
 
 from ringd.errors import RingdError
 from ringd_client import _collectives as collectives
@@ -21,16 +20,15 @@ from ringd_client._arena import Arena, default_limit_bytes
 from ringd_client._attach import Deadline, Membership, attach
 from ringd_client._calls import Caller, Place, checked_default, checked_limit
 from ringd_client._coalesce import Batch, misplaced
-from ringd_client._collectives import Preparer
 from ringd_client._connection import Connection
 from ringd_client._core import ClientState
 from ringd_client._environment import daemon_socket
 from ringd_client._handle import Handle
-from ringd_client._handover import AgreeHeard, EpochHeard
+from ringd_client._handover import EpochHeard
 from ringd_client._messages import Message
+from ringd_client._methods import blocking, played, started
 from ringd_client._operation import Operation, UnsentError
 from ringd_client._process import Departure
-from ringd_client._signatures import name_with_handle, show_as_method
 from ringd_client._steps import Steps
 
 T = TypeVar("T")
@@ -98,65 +96,6 @@ def connect_to(
     return Communicator(connection, arena, membership, default_timeout_s=default)
 
 
-def _blocking(
-    call: Callable[Concatenate[Preparer, P], Operation[T]],
-) -> Callable[Concatenate[Communicator, P], T]:
-    """The method that makes a call and waits for it."""
-    is_agree = call.__name__ == "agree"
-
-    @wraps(call)
-    def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if self._batch is not None and (batch := self._collecting()):
-            return call(batch, *args, **kwargs).output
-        operation = call(self, *args, **kwargs)
-        self._connection.perform(operation)
-        if is_agree:
-            with AgreeHeard(self._state, operation):
-                return operation.output
-        return operation.output
-
-    show_as_method(method, call)
-    return method
-
-
-def _started(
-    call: Callable[Concatenate[Preparer, P], Operation[T]],
-) -> Callable[Concatenate[Communicator, P], Handle[T]]:
-    """The method that makes a call and returns a handle."""
-    name = name_with_handle(call)
-
-    @wraps(call)
-    def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> Handle[T]:
-        if self._collecting():
-            raise misplaced(name)
-        operation = call(self, *args, **kwargs)
-        operation.detached = True
-        self._connection.post(operation)
-        return Handle(self._connection, operation)
-
-    method.__name__ = method.__qualname__ = name
-    show_as_method(method, call, "Handle[{}]")
-    method.__doc__ = (
-        f"As :meth:`{call.__name__}`, without waiting: a :class:`Handle`, whose ``wait()`` returns "
-        "what that\n    returns. The input has been read when this returns; do not touch the "
-        "output before ``wait()``."
-    )
-    return method
-
-
-def _played(
-    call: Callable[Concatenate[Caller, P], Steps[T]],
-) -> Callable[Concatenate[Communicator, P], T]:
-    """The method that makes a call of several operations."""
-
-    @wraps(call)
-    def method(self: Communicator, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._play(call.__name__, call(self, *args, **kwargs))
-
-    show_as_method(method, call)
-    return method
-
-
 class Communicator(Caller):
     """A rank's place in a group; the calling thread waits for its results.
 
@@ -209,33 +148,33 @@ class Communicator(Caller):
 
     # ------------------------------------------------------------ collectives
 
-    all_reduce = _blocking(collectives.all_reduce)
-    reduce = _blocking(collectives.reduce)
-    broadcast = _blocking(collectives.broadcast)
-    all_gather = _blocking(collectives.all_gather)
-    gather = _blocking(collectives.gather)
-    scatter = _blocking(collectives.scatter)
-    reduce_scatter = _blocking(collectives.reduce_scatter)
-    all_to_all = _blocking(collectives.all_to_all)
-    barrier = _blocking(collectives.barrier)
-    agree = _blocking(collectives.agree)
+    all_reduce = blocking(collectives.all_reduce, Caller._all_reduce_again)
+    reduce = blocking(collectives.reduce)
+    broadcast = blocking(collectives.broadcast)
+    all_gather = blocking(collectives.all_gather)
+    gather = blocking(collectives.gather)
+    scatter = blocking(collectives.scatter)
+    reduce_scatter = blocking(collectives.reduce_scatter)
+    all_to_all = blocking(collectives.all_to_all)
+    barrier = blocking(collectives.barrier)
+    agree = blocking(collectives.agree)
 
-    all_reduce_async = _started(collectives.all_reduce)
-    reduce_async = _started(collectives.reduce)
-    broadcast_async = _started(collectives.broadcast)
-    all_gather_async = _started(collectives.all_gather)
-    gather_async = _started(collectives.gather)
-    scatter_async = _started(collectives.scatter)
-    reduce_scatter_async = _started(collectives.reduce_scatter)
-    all_to_all_async = _started(collectives.all_to_all)
-    barrier_async = _started(collectives.barrier)
-    agree_async = _started(collectives.agree)
+    all_reduce_async = started(collectives.all_reduce)
+    reduce_async = started(collectives.reduce)
+    broadcast_async = started(collectives.broadcast)
+    all_gather_async = started(collectives.all_gather)
+    gather_async = started(collectives.gather)
+    scatter_async = started(collectives.scatter)
+    reduce_scatter_async = started(collectives.reduce_scatter)
+    all_to_all_async = started(collectives.all_to_all)
+    barrier_async = started(collectives.barrier)
+    agree_async = started(collectives.agree)
 
-    all_gather_object = _played(objects.all_gather_object)
-    broadcast_object = _played(objects.broadcast_object)
-    gather_object = _played(objects.gather_object)
-    scatter_object = _played(objects.scatter_object)
-    sync_state = _played(states.sync_state)
+    all_gather_object = played(objects.all_gather_object)
+    broadcast_object = played(objects.broadcast_object)
+    gather_object = played(objects.gather_object)
+    scatter_object = played(objects.scatter_object)
+    sync_state = played(states.sync_state)
 
     @contextlib.contextmanager
     def coalesce(self) -> Iterator[None]:
@@ -278,10 +217,10 @@ class Communicator(Caller):
 
     # ------------------------------------------------------------ messages
 
-    send = _blocking(messages.send)
-    recv = _blocking(messages.recv)
-    isend = _started(messages.send)
-    irecv = _started(messages.recv)
+    send = blocking(messages.send)
+    recv = blocking(messages.recv)
+    isend = started(messages.send)
+    irecv = started(messages.recv)
 
     def batch_p2p(
         self,
@@ -381,8 +320,8 @@ class Communicator(Caller):
 
     # ------------------------------------------------------------ epochs
 
-    reform = _played(epochs.reform)
-    newcomers = _played(epochs.newcomers)
+    reform = played(epochs.reform)
+    newcomers = played(epochs.newcomers)
 
     # ------------------------------------------------------------ the rest
 

@@ -76,15 +76,16 @@ class RingdProcessGroup(Identity):
             )  # fmt: skip
         # As _call does, with fewer frames: what a small call costs is mostly Python.
         connection = self._connection
+        timeout_s, silence_ms = seconds(opts.timeout), self.options.recv_timeout_ms
         try:
-            operation = self.comm._prepare(
-                "all_reduce",
-                Planner.all_reduce,
-                (tensor, op, "auto", deterministic, False),
-                seconds(opts.timeout),
-                self.options.recv_timeout_ms,
-                tensor,
-            )
+            operation = None
+            if silence_ms is None:
+                operation = self.comm._all_reduce_again(tensor, op, deterministic, timeout_s)
+            if operation is None:
+                arguments = (tensor, op, "auto", deterministic, False)
+                operation = self.comm._prepare(
+                    "all_reduce", Planner.all_reduce, arguments, timeout_s, silence_ms, tensor
+                )
             connection.post(operation)
             connection.finish(operation)
         except RingdError as exc:
