@@ -31,10 +31,13 @@ def print_row(row: dict[str, Any], machine: dict[str, Any]) -> None:
 
 
 def _title(row: dict[str, Any]) -> str:
-    size = f" of {format_size(row['bytes'])} {row['dtype']}" if row["bytes"] else ""
+    size, memory = "", ""
+    if row["bytes"]:
+        size = f" of {format_size(row['bytes'])} {row['dtype']}"
+        memory = f", {row['memory']} memory"
     chosen = row["resolved"]
     algorithm = f"auto: {chosen}" if row["algorithm"] == "auto" else chosen
-    return f"{row['op']}{size}, {row['n']} ranks, {algorithm}, {row['memory']} memory"
+    return f"{row['op']}{size}, {row['n']} ranks, {algorithm}{memory}"
 
 
 def _times(figures: dict[str, Any]) -> tuple[str, str]:
@@ -42,5 +45,4 @@ def _times(figures: dict[str, Any]) -> tuple[str, str]:
 
 
 def _checked(row: dict[str, Any]) -> str:
-    calls = f"{row['samples']:,} calls in {row['rounds']} rounds, traced; "
-    return calls + ("results right" if row["ok"] else "RESULTS WRONG")
+    return f"{row['samples']:,} calls, traced; results {'right' if row['ok'] else 'WRONG'}"
