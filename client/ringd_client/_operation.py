@@ -84,6 +84,7 @@ class Operation(Generic[T]):
         recv_timeout_s: its bound of a peer's silence; 0 when it is off.
         epoch: the one it was prepared for.
         in_place: the daemon writes to the caller's own tensor; errors say so.
+        loaded: it holds the input already, which was copied there before the call was posted.
         reply: the answer to a status request.
         error: how it failed, once finished; None: it did not.
         sent: the daemon may know of it.
@@ -101,6 +102,7 @@ class Operation(Generic[T]):
         "expires",
         "finished",
         "in_place",
+        "loaded",
         "local",
         "lock",
         "offset",
@@ -147,6 +149,7 @@ class Operation(Generic[T]):
         self.detached = False
         self.sent = False
         self.in_place = False
+        self.loaded = False
         self.lock = OwnedLock()
         self.watcher: Callable[[], object] | None = None
 
@@ -218,7 +221,7 @@ class Operation(Generic[T]):
 
     def withdraw(self, error: RingdError) -> None:
         """End an operation that was not posted: the daemon never had its region."""
-        self.in_place = False
+        self.in_place = self.in_place and self.loaded
         self.answer = error
         self.answered = True
         self.settle()
@@ -245,7 +248,7 @@ class Operation(Generic[T]):
 
     def _marked(self, error: RingdError) -> RingdError:
         """The error, with what it means for the caller's tensor."""
-        if not self.in_place:
+        if not self.in_place or (error.fields.get("in_place") is False and not self.loaded):
             return error
         return _noted(error, UNDEFINED if self.answered else NOT_YOURS, in_place=True)
 
@@ -257,7 +260,7 @@ class Operation(Generic[T]):
 
 
 def _noted(error: RingdError, note: str, **fields: Any) -> RingdError:
-    noted = type(error)(error.message.rstrip(".") + note, **{**error.fields, **fields})
+    noted = type(error)(error.message.rstrip(".") + note + ".", **{**error.fields, **fields})
     noted.__cause__ = error.__cause__
     return noted
 

@@ -427,10 +427,12 @@ class Planner:
     ) -> Operation[Any]:
         segment, start = place
         settlement: InPlace | Region
+        loaded = False
         if kind.home == "output":
             settlement = InPlace(self.arena, output)
             if source is not None and tensor is not output and kind.load_bytes:
                 source.load(tensor, segment, start + kind.load_offset, kind.load_bytes)
+                loaded = True
         elif sink is None or not kind.result_bytes:
             settlement = InPlace(self.arena, tensor)
         else:
@@ -442,6 +444,7 @@ class Planner:
             kind.spec, kind.packed, segment.number, start, settlement
         )
         operation.in_place = kind.home == "output"  # an input is only read
+        operation.loaded = loaded
         return operation
 
     def _on_root(self, name: str, value: Any, root: int) -> tuple[Carrier | None, Any]:

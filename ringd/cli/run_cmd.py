@@ -66,7 +66,8 @@ def run(
     ends them all.
 
     With --max-restarts a rank that failed is started anew, and takes part again when the others
-    call comm.reform(); when none of these is left, --min-size lets the job go on without it.
+    call comm.reform(), or close and connect() again; when no restart is left, --min-size lets the
+    job go on without it.
     """
     loaded = options.settings_from(ctx).placed("flag", world_size=n)
 

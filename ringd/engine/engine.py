@@ -197,7 +197,7 @@ class Engine:
         if in_flight >= self.options.max_in_flight:
             # Not posted: it took no place in the order, and may be tried again.
             limit = f"{in_flight} operations are in flight, the limit; wait for some first"
-            on_done(TooManyOperationsError(limit), None)
+            on_done(failures.not_begun(TooManyOperationsError(limit)), None)
             return
         if bound is None:
             bound = Bound(timeout_s) if timeout_s else Bound(self.options.timeout_s, OF_DAEMON)
@@ -215,14 +215,14 @@ class Engine:
         except (ValueError, TypeError, RingdError) as exc:
             error = exc if isinstance(exc, RingdError) else RingdError(str(exc))
             self.endings.refuse(spec_or_unknown(packed_spec), error)
-            on_done(error, None)
+            on_done(failures.not_begun(error), None)
             return
         seq = group.next_seq
         stopped = self.endings.obstacle(group)
         if stopped is not None:
             if group.next_seq > seq or group.first_refusal():
                 self._surroundings.call_void(group, spec, seq, stopped)
-            on_done(stopped, None)
+            on_done(failures.not_begun(stopped), None)
             return
         self._enter(group, compiled, mem, on_done, until, times)
 

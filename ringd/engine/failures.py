@@ -318,6 +318,13 @@ def too_late(error: RingdError, rank: int) -> RingdError:
     return type(error)(text, **{**error.fields, "rank": rank})
 
 
+def not_begun(error: RingdError) -> RingdError:
+    """The error as a caller sees it whose call never began: nothing worked in its memory."""
+    begun = type(error)(error.message, **{**error.fields, "in_place": False})
+    begun.__cause__ = error.__cause__
+    return begun
+
+
 def _own_part(error: RingdError, rank: int) -> str:
     """What a rank reads of itself, if the verdict is that it came late, or was stopped."""
     if rank not in (error.fields.get("culprits") or ()):

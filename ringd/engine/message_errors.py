@@ -209,7 +209,7 @@ def left(post: Post) -> PeerLostError:
     return PeerLostError(
         f"{describe(post)} can't complete: {failures.ranks_text(ranks)} {verb} left the job with a "
         f"goodbye, and {effect}. Keep both sides connected until every message is through.",
-        **post.facts() | {"rank": ranks[0]},
+        **post.facts() | {"rank": ranks[0], "culprits": list(ranks)},
         case="it left the job",
         detail="it said goodbye",
     )

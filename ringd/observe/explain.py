@@ -8,132 +8,34 @@ came before it was overcome.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ringd.errors import InvalidArgumentError
-from ringd.observe.records import DONE, FAILED, IN_FLIGHT, Loss, Op, RankDump
-from ringd.vocabulary import ANY_SOURCE, RECV, SEND
+from ringd.observe.explain_messages import messages
+from ringd.observe.explain_report import (
+    ABSENT,
+    BEHIND,
+    ERROR,
+    FORGOTTEN,
+    GRAVITY,
+    LEFT,
+    MISMATCH,
+    MISSING,
+    NEVER,
+    NO_DUMP,
+    OLDER,
+    UNFINISHED,
+    Entry,
+    Parting,
+    Report,
+)
+from ringd.observe.explain_waits import chain_of, instead_of, roots_of, waits_of
+from ringd.observe.records import FAILED, IN_FLIGHT, Loss, RankDump
 
-NEVER, LEFT, NO_DUMP = "never entered", "left", "no dump"
-FORGOTTEN, OLDER = "forgotten", "dump is older"
-_ABSENT = (NEVER, LEFT)
-_FOLLOWS_A_LOSS = ("peer_lost", "membership_changed")
-"""Errors of calls that a loss, or a wish for the next epoch, cut short."""
-
-MISMATCH, MISSING, ERROR, UNFINISHED, BEHIND = (
-    "mismatch", "never entered", "failed", "unfinished", "behind",
-)  # fmt: skip
-_GRAVITY = (MISMATCH, MISSING, ERROR, UNFINISHED, BEHIND)
+WORLD = 0
+"""The number of the group of all ranks."""
 MAX_PARTINGS = 100
 MAX_MESSAGES = 100
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One rank at one place in a group's order.
-
-    Attributes:
-        state: "done", "failed", "in flight", "never entered", "left" (it had said goodbye), "no
-            dump" (of this epoch), "forgotten" (too long ago), "dump is older" (than the call).
-        op: what it did there, if it is known.
-        last: where it did nothing, its last operation in this group.
-    """
-
-    rank: int
-    state: str
-    op: Op | None = None
-    last: Op | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Parting:
-    """A place in a group's order where ranks did not all do the same, well.
-
-    Attributes:
-        kind: "mismatch" (different calls), "never entered", "failed", "unfinished" (in flight
-            everywhere), or "behind" (who has entered is done).
-        overcome: all ranks agreed on a later operation.
-    """
-
-    group: int
-    seq: int
-    kind: str
-    entries: tuple[Entry, ...]
-    overcome: bool
-
-    def ranks(self, *states: str) -> list[int]:
-        """The ranks in one of these states."""
-        return [entry.rank for entry in self.entries if entry.state in states]
-
-    def late(self) -> list[int]:
-        """The ranks that entered when it had failed on another already."""
-        ends = [e.op.ended_at for e in self.entries if e.op and e.state == FAILED]
-        failed_at = min((end for end in ends if end is not None), default=None)
-        if failed_at is None:
-            return []
-        return [e.rank for e in self.entries if e.op and e.op.entered_at > failed_at]
-
-    @property
-    def began_at(self) -> float:
-        """When the first rank entered."""
-        return min(entry.op.entered_at for entry in self.entries if entry.op is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """A send or a receive that is in flight, or failed.
-
-    Attributes:
-        partner: "no dump", "not posted", "posted", "differs" (in dtype or count), "sent" (it is on
-            its way), or "any" (a receive from any source).
-        other: the other side, where there is one.
-    """
-
-    rank: int
-    op: Op
-    partner: str
-    other: Op | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What the dumps say together, of one epoch: the last one, or if nothing went wrong in it the
-    last one in which something did.
-
-    Attributes:
-        last_epoch: the last one.
-        loss: of whom, if that ended the epoch.
-        ended: what else did, in words.
-        others: other jobs of which there are dumps, with their world sizes; this one's are newer.
-        dumps: one per rank; missing: the ranks of which there is none.
-        partings: by group and seq; messages: sends and receives that are stuck.
-        headline: the parting to look at first, if there is one.
-        chain: rank after rank, each waiting on the next; the last one waits for nobody, or
-            (``circle``) on one before it.
-    """
-
-    job_id: str
-    world_size: int
-    epoch: int
-    dumps: tuple[RankDump, ...]
-    missing: tuple[int, ...]
-    partings: tuple[Parting, ...]
-    messages: tuple[Message, ...]
-    headline: Parting | None
-    chain: tuple[int, ...]
-    circle: bool
-    last_epoch: int = 0
-    loss: Loss | None = None
-    ended: str = ""
-    others: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def loss_came_first(self) -> bool:
-        """Whether what failed in the headline failed because of the loss."""
-        if self.loss is None:
-            return False
-        open_one = self.headline if self.headline and not self.headline.overcome else None
-        return open_one is None or _follows_a_loss(open_one.entries)
 
 
 def explain(dumps: Sequence[RankDump]) -> Report:
@@ -175,7 +77,9 @@ def _of_epoch(dumps: Mapping[int, RankDump], epoch: int) -> Report:
     loss = _loss(current, epoch)
     partings = tuple(_partings(current, epoch, _dead(loss)))
     headline = _headline(partings)
-    chain, circle = _chain(_waits(current, epoch, headline))
+    stuck = tuple(messages(current, epoch))
+    waits = waits_of(current, epoch, headline, stuck)
+    chain, circle = chain_of(waits, headline)
     if circle and not any(_is_waiting(current[rank], epoch) for rank in chain):
         chain, circle = (), False  # they did wait so, until the call failed
     broken = [dump.broken for dump in current.values() if dump.epoch == epoch and dump.broken]
@@ -186,14 +90,22 @@ def _of_epoch(dumps: Mapping[int, RankDump], epoch: int) -> Report:
         dumps=tuple(dumps[rank] for rank in sorted(dumps)),
         missing=tuple(sorted(set(range(any_dump.world_size)) - dumps.keys())),
         partings=partings,
-        messages=tuple(_messages(current, epoch))[:MAX_MESSAGES],
+        messages=stuck[:MAX_MESSAGES],
         headline=headline,
         chain=chain,
         circle=circle,
         last_epoch=epoch,
         loss=loss,
         ended=broken[0] if broken else "",
+        roots=roots_of(waits, headline),
+        instead=instead_of(current, epoch, headline),
+        gone=tuple(sorted(_gone(current, epoch, WORLD))),
     )
+
+
+def _is_waiting(dump: RankDump, epoch: int) -> bool:
+    """Whether something is in flight there."""
+    return any(op.state == IN_FLIGHT and op.epoch == epoch for op in dump.operations)
 
 
 def _knows(dump: RankDump, epoch: int) -> bool:
@@ -230,12 +142,6 @@ def _has_failed(report: Report) -> bool:
     ops = [entry.op for entry in entries if entry.op is not None]
     ops += [message.op for message in report.messages]
     return any(op.state == FAILED and op.error != "membership_changed" for op in ops)
-
-
-def _follows_a_loss(entries: Sequence[Entry]) -> bool:
-    states = {entry.state for entry in entries}
-    errors = {entry.op.error for entry in entries if entry.op is not None} - {None}
-    return IN_FLIGHT not in states and bool(errors) and errors.issubset(_FOLLOWS_A_LOSS)
 
 
 # Collectives
@@ -321,7 +227,7 @@ def _kind(row: tuple[Entry, ...]) -> str | None:
     states = {entry.state for entry in row}
     if len({entry.op.digest for entry in row if entry.op is not None}) > 1:
         return MISMATCH
-    if states.intersection(_ABSENT):
+    if states.intersection(ABSENT):
         return MISSING if states.intersection((FAILED, IN_FLIGHT)) else BEHIND
     if FAILED in states:
         return ERROR
@@ -335,99 +241,5 @@ def _headline(partings: Sequence[Parting]) -> Parting | None:
         if not parting.overcome:
             first.setdefault(parting.group, parting)
     if first:
-        return min(first.values(), key=lambda p: (_GRAVITY.index(p.kind), p.began_at))
+        return min(first.values(), key=lambda p: (GRAVITY.index(p.kind), p.began_at))
     return max(partings, key=lambda p: p.began_at, default=None)
-
-
-# Who waits for whom
-
-
-def _waits(
-    dumps: Mapping[int, RankDump], epoch: int, headline: Parting | None
-) -> dict[int, list[int]]:
-    """Rank → ranks that it waits on: in what is in flight, or else where it failed.
-
-    Not where different calls met: what failed there had not waited for anybody to come.
-    """
-    waits: dict[int, list[int]] = {}
-    for rank, dump in dumps.items():
-        for op in dump.operations:
-            any_source = op.seq is None and op.peer == ANY_SOURCE
-            if op.state == IN_FLIGHT and op.epoch == epoch and not any_source:
-                waits.setdefault(rank, []).extend(op.waiting_on)
-    failed = headline is not None and not headline.overcome and headline.kind != MISMATCH
-    for entry in headline.entries if headline is not None and failed else ():
-        if entry.rank not in waits and entry.op is not None and entry.op.state == FAILED:
-            waits[entry.rank] = list(entry.op.waiting_on)
-    return {rank: on for rank, on in waits.items() if on}
-
-
-def _is_waiting(dump: RankDump, epoch: int) -> bool:
-    """Whether something is in flight there."""
-    return any(op.state == IN_FLIGHT and op.epoch == epoch for op in dump.operations)
-
-
-def _chain(waits: Mapping[int, Sequence[int]]) -> tuple[tuple[int, ...], bool]:
-    """The longest way to one who waits for nobody; without any, a circle."""
-    paths = [_path(rank, waits) for rank in sorted(waits)]
-    ends = [path for path in paths if path[-1] not in waits]
-    if ends:
-        return max(ends, key=len), False
-    if not paths:
-        return (), False
-    path = paths[0]
-    return path[path.index(path[-1]) :], True
-
-
-def _path(rank: int, waits: Mapping[int, Sequence[int]]) -> tuple[int, ...]:
-    """From ``rank`` on, to one who waits for nobody or is on the path already."""
-    path = [rank]
-    while path[-1] in waits and path[-1] not in path[:-1]:
-        path.append(min(waits[path[-1]], key=lambda peer: (peer in waits, peer in path, peer)))
-    return tuple(path)
-
-
-# Messages
-
-
-def _messages(dumps: Mapping[int, RankDump], epoch: int) -> Iterator[Message]:
-    for rank, dump in sorted(dumps.items()):
-        for op in dump.operations:
-            if op.seq is None and op.epoch == epoch and op.state in (IN_FLIGHT, FAILED):
-                yield _stuck(rank, op, dumps)
-
-
-def _stuck(rank: int, op: Op, dumps: Mapping[int, RankDump]) -> Message:
-    if op.peer == ANY_SOURCE:
-        return Message(rank, op, "any")
-    if op.peer not in dumps:
-        return Message(rank, op, NO_DUMP)
-    theirs = [
-        other
-        for other in dumps[op.peer].operations
-        if other.op == (RECV if op.op == SEND else SEND)
-        and (other.epoch, other.group, other.tag) == (op.epoch, op.group, op.tag)
-        and other.peer in (rank, ANY_SOURCE)
-    ]
-    waiting = [other for other in theirs if other.state == IN_FLIGHT]
-    for other in waiting or [o for o in theirs if o.state == FAILED]:
-        same = _kind_of(other) == _kind_of(op)
-        return Message(rank, op, "posted" if same else "differs", other)
-    if op.op == RECV:
-        got = [o.number for o in dumps[rank].operations if _is_like(o, op) and o.state == DONE]
-        sent = [o for o in theirs if o.number > max(got, default=-1)]
-        if sent:
-            return Message(rank, op, "sent", sent[0])
-    return Message(rank, op, "not posted")
-
-
-def _is_like(one: Op, other: Op) -> bool:
-    return (one.op, one.epoch, one.group, one.peer, one.tag) == (
-        other.op, other.epoch, other.group, other.peer, other.tag,
-    )  # fmt: skip
-
-
-def _kind_of(op: Op) -> tuple[str, int]:
-    """What both sides of a message must have alike: dtype, and size."""
-    dtype = next((word for word in op.call.split() if word.startswith("dtype=")), "")
-    return dtype, op.bytes_total

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from ringd.observe.explain import (
+from ringd.observe.explain_report import (
     BEHIND,
     ERROR,
     LEFT,
@@ -49,7 +49,7 @@ def paragraph(report: Report) -> str:
     else:
         parts.append("All that they remember agrees, and nothing is in flight.")
         doing = "If a rank seems to hang, it does so outside of ringd: look at its own stack."
-    if report.chain and report.chain[-1] in report.missing:
+    if report.chain and report.chain[-1] in _unknown(report):
         doing = f"Dump {ranks_text(report.chain[-1:])} too, and explain all together."
     if report.loss is not None and report.loss_came_first:
         doing = _see(report.loss, report)
@@ -113,8 +113,15 @@ def _see(loss: Loss, report: Report) -> str:
     """What to look at; its process is gone."""
     who = f"rank {loss.rank}"
     host = next((f" on {dump.host}" for dump in report.dumps if dump.rank == loss.rank), "")
+    at = f" at {loss.place}" if loss.place else ""
+    if loss.case == "trainer raised" and loss.exit_status is not None:
+        status = loss.exit_status
+        how = f"exited with code {status}" if status.lstrip("-").isdecimal() else f"said {status!r}"
+        return (
+            f"See why the program of {who}{host} called sys.exit(){at} ({how}): that prints no "
+            "traceback."
+        )
     if loss.case == "trainer raised":
-        at = f" at {loss.place}" if loss.place else ""
         return f"Mend what the program of {who}{host} raised{at}; the traceback is in its log."
     if loss.case == "trainer died":
         return (
@@ -155,36 +162,60 @@ def _missing(parting: Parting, report: Report) -> tuple[str, str]:
     absent = [entry for entry in parting.entries if entry.state in (NEVER, LEFT)]
     entered = parting.ranks(DONE, FAILED, IN_FLIGHT)
     dumps = {dump.rank: dump for dump in report.dumps}
-    told = "; ".join(_absence(entry, dumps) for entry in absent)
+    told = "; ".join(_absence(entry, dumps, report.instead.get(entry.rank)) for entry in absent)
     what = f"{ranks_text(entered)} entered ({_call(parting)}), {told}."
     if cause := _cause_told(parting, report):
         what += f" It failed on {ranks_text(parting.ranks(FAILED))}: {cause}"
-    if all(entry.state == LEFT for entry in absent):
+    if all(entry.state == LEFT and entry.rank not in report.instead for entry in absent):
         return what, "Make all ranks end after the same number of calls."
-    gone = report.loss.rank if report.loss is not None else None
-    never = [entry.rank for entry in absent if entry.state == NEVER]
-    stayed = [dumps[rank] for rank in never if rank != gone]
-    if not stayed:
-        return what, f"See the log of {ranks_text(never)}."
-    return what, "See what it does instead: " + "; ".join(map(_look_at, stayed)) + "."
+    if report.circle:
+        return what, _untangle(report)
+    roots = report.roots or parting.ranks(NEVER, LEFT)  # all lead back, and it is over
+    stayed = [rank for rank in roots if rank not in parting.ranks(LEFT)]
+    if not _still_there(stayed, report):
+        return what, f"See the log of {ranks_text(stayed or roots)}."
+    return what, f"See what it does instead: {_look_at(stayed, report)}."
 
 
-def _absence(entry: Entry, dumps: dict[int, RankDump]) -> str:
+def _untangle(report: Report) -> str:
+    ranks = sorted(set(report.chain))
+    where = f" See where each is: {_look_at(ranks, report)}." if ranks else ""
+    return (
+        "Let one of them go first: begin messages that cross with isend and irecv, or batch_p2p, "
+        f"before any rank waits, and make calls in one order on all.{where}"
+    )
+
+
+def _absence(entry: Entry, dumps: Mapping[int, RankDump], instead: Op | None) -> str:
+    """``instead``: what it has in flight, or had."""
+    if instead is not None:
+        how = "has" if instead.state == IN_FLIGHT else "had"
+        return f"rank {entry.rank} never did: it {how} this in flight: {_named(instead)}"
     if entry.state == LEFT:
         return f"rank {entry.rank} had said goodbye before"
     last, dump = entry.last, dumps[entry.rank]
     if last is None:
         return f"rank {entry.rank} never did, and has made no call on this group"
-    if last.ended_at is None:
-        return f"rank {entry.rank} never did: it is in operation {last.seq} ({last.call})"
-    ago = seconds(dump.taken_at - last.ended_at)
+    ago = seconds(dump.taken_at - (last.ended_at or dump.taken_at))
     return (
         f"rank {entry.rank} never did: its last operation there, {last.seq} ({last.call}), ended "
         f"{ago} before its dump"
     )
 
 
-def _look_at(dump: RankDump) -> str:
+def _still_there(ranks: Iterable[int], report: Report) -> list[RankDump]:
+    """The dumps of those of them that were not lost."""
+    lost = report.loss.rank if report.loss is not None else None
+    wanted = set(ranks) - {lost}
+    return [dump for dump in report.dumps if dump.rank in wanted]
+
+
+def _look_at(ranks: Iterable[int], report: Report) -> str:
+    """Where the processes are of those of them that were not lost."""
+    return "; ".join(map(_process, _still_there(ranks, report)))
+
+
+def _process(dump: RankDump) -> str:
     who = f"rank {dump.rank} on {dump.host}"
     if dump.trainer_pid is None:
         return f"{who} has no trainer"
@@ -276,14 +307,25 @@ def _first(messages: Iterable[Message]) -> Message:
     return min(messages, key=order)
 
 
+def _named(op: Op) -> str:
+    """ "recv from rank 1, tag 4", "operation 3 of group 2 (barrier)"."""
+    group = f"group {op.group}" if op.group else ""
+    if op.seq is not None:
+        return f"operation {op.seq}{group and f' of {group}'} ({op.call})"
+    way = "from" if op.op == RECV else "to"
+    return f"{op.op} {way} {_other(op)}, tag {op.tag}{group and f', {group}'}"
+
+
+def _other(op: Op) -> str:
+    return "any rank" if op.peer == ANY_SOURCE else f"rank {op.peer}"
+
+
 def describe(message: Message) -> str:
     """ "recv from rank 1, tag 4, on rank 0 is in flight; rank 1 has no such send"."""
     op = message.op
-    other = "any rank" if op.peer == ANY_SOURCE else f"rank {op.peer}"
-    way = "from" if op.op == RECV else "to"
-    where = f", group {op.group}" if op.group else ""
+    other = _other(op)
     state = f"is {op.state}" if op.state == IN_FLIGHT else f"failed ({op.error})"
-    text = f"{op.op} {way} {other}, tag {op.tag}{where}, on rank {message.rank} {state}"
+    text = f"{_named(op)}, on rank {message.rank} {state}"
     opposite = "send" if op.op == RECV else "receive"
     theirs = message.other.call if message.other is not None else ""
     partner = {
@@ -298,8 +340,12 @@ def describe(message: Message) -> str:
 
 
 def _of_message(message: Message, report: Report) -> tuple[str, str]:
+    if report.circle:
+        return f"{describe(message)}.", _untangle(report)
+    stayed = _look_at(report.roots, report) or "its log"
     doing = {
-        "not posted": "Post the other half with the same group and tag; see what that rank does.",
+        "not posted": "Post the other half with the same group and tag; see what is done instead: "
+        f"{stayed}.",
         "differs": "Give both sides the same dtype and number of elements.",
         "any": "See which rank should send, and what it does.",
         NO_DUMP: "Dump that rank too.",
@@ -316,10 +362,21 @@ def _waiting(report: Report) -> str:
     return f"Who waits for whom: {text}."
 
 
+def _unknown(report: Report) -> list[int]:
+    """Ranks without a dump that may have one: of those that said goodbye, the others know."""
+    return [rank for rank in report.missing if rank not in report.gone]
+
+
 def _incomplete(report: Report) -> str:
     parts = []
-    if report.missing:
-        parts.append(f"There is no dump of {ranks_text(report.missing)}: the cause may be there.")
+    if unknown := _unknown(report):
+        parts.append(f"There is no dump of {ranks_text(unknown)}: the cause may be there.")
+    if left := sorted(set(report.missing).intersection(report.gone)):
+        own = "its daemon" if len(left) == 1 else "their daemons"
+        parts.append(
+            f"There is no dump of {ranks_text(left)}, which had said goodbye: {own} may have ended "
+            "in order."
+        )
     old = [dump.rank for dump in report.dumps if dump.epoch < report.epoch]
     if old:
         parts.append(f"The dump of {ranks_text(old)} is of an earlier epoch.")

@@ -14,7 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from ringd.observe.dumps import read
-from ringd.observe.explain import MISMATCH, Entry, Parting, Report, explain
+from ringd.observe.explain import explain
+from ringd.observe.explain_report import MISMATCH, Entry, Parting, Report
 from ringd.observe.explain_text import describe, paragraph, seconds
 from ringd.observe.records import DONE, IN_FLIGHT, Op, RankDump
 

@@ -63,6 +63,14 @@ class Loss:
     place: str = ""
     partial: bool = False
 
+    @property
+    def exit_status(self) -> str | None:
+        """What the program gave to sys.exit(), a number or a text; None: it raised otherwise."""
+        kind, _, rest = self.detail.partition(": ")
+        if kind != "SystemExit":
+            return None
+        return rest.rpartition(" (")[0] if self.place else rest
+
 
 @dataclass(frozen=True, slots=True)
 class RankDump:

@@ -143,7 +143,7 @@ def test_after_a_failure_the_contents_are_kept_only_when_asked_for(
             call()
         assert (tensor.tolist() == [1.0] * 6) is preserve_input
         assert caught.value.in_place is not preserve_input
-        assert ("restore it before you call again" in str(caught.value)) is not preserve_input
+        assert str(caught.value).endswith("restore it before you call again.") is not preserve_input
         tensor.fill_(1)
     daemon.script = lambda s: None
     calls[0]()
@@ -172,6 +172,19 @@ def test_only_a_call_that_wrote_to_the_callers_memory_says_so(
         with pytest.raises(CollectiveMismatchError, match="restore it") as again:
             handle.wait()
         assert again.value.fields["in_place"] is True
+
+
+def test_a_call_that_never_began_has_touched_nothing_but_what_was_copied_before(
+    comm: Communicator, daemon: StubDaemon
+) -> None:
+    shared = comm.empty(6)
+    daemon.script = lambda s: CollectiveMismatchError("it had ended before", in_place=False)
+    with pytest.raises(CollectiveMismatchError, match=r"^it had ended before$") as caught:
+        comm.all_reduce(shared)
+    assert not caught.value.in_place
+    with pytest.raises(CollectiveMismatchError, match="restore it before you call again") as copied:
+        comm.all_gather(shared, torch.ones(2))  # its part lies in the output already
+    assert copied.value.in_place
 
 
 def test_a_call_that_is_given_up_says_so_too(comm: Communicator, daemon: StubDaemon) -> None:

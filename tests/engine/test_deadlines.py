@@ -133,8 +133,10 @@ def test_a_late_entrant_gets_the_stored_verdict_at_once_and_the_next_call_works(
         verdict, told, _ = str(late.error).partition(own)
         assert told
         assert late.error.fields["rank"] == 2
+        assert late.error.fields["in_place"] is False, "it has not begun"
         for one in ended:
             assert one.error is not None
+            assert "in_place" not in one.error.fields, "that is for its own client to say"
             assert str(one.error).startswith(verdict + " Rank ")
             assert "itself" not in str(one.error)
             assert one.error.fields["verdict"] == late.error.fields["verdict"]

@@ -133,6 +133,7 @@ def test_what_waits_for_one_that_left_while_its_link_is_down_says_so_at_the_dead
             ended = await one
             assert ended.code == "peer_lost"
             assert error_of(ended).fields["case"] == "it left the job"
+            assert 1 in error_of(ended).fields["culprits"]
         scene.network.heal(scene.host(1), scene.host(0))
 
     scene.run(main)

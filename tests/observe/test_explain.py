@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from ringd.errors import InvalidArgumentError
-from ringd.observe.explain import Report, explain
+from ringd.observe.explain import explain
+from ringd.observe.explain_report import Report
 from ringd.observe.explain_text import paragraph
 from ringd.observe.records import GroupView, Loss, Op, RankDump
 from tests.observe.recorders import TAKEN, dump, dumps, message, operation
@@ -350,3 +351,4 @@ def test_a_collective_that_is_open_comes_before_messages_and_the_chain_joins_bot
     assert headline(report) == (0, 1, "never entered")
     assert report.circle
     assert "wait in a circle: 0 → 1 → 2 → 0" in paragraph(report)
+    assert "Let one of them go first" in paragraph(report)
