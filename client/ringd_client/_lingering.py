@@ -103,8 +103,8 @@ def _meets(lent_start: int, lent_end: int, value: Any) -> bool:
 def _overwritten(spec: object) -> MemoryInUseError:
     return MemoryInUseError(
         f"{spec}: the daemon wrote to the memory of the input after an earlier call on it "
-        "had ended here, and is done with it now; what was put there meanwhile may be lost. Put it there "
-        f"anew, then make this call again {NOT_POSTED}; or use other memory",
+        "had ended here, and is done with it now; what was put there meanwhile may be lost. Put "
+        f"it there anew, then make this call again {NOT_POSTED}; or use other memory",
         argument="input",
     )
 
