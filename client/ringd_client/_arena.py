@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from ringd.config.resources import DESCRIPTORS
 from ringd.errors import ArenaFullError, ResourceError
+from ringd.wire import advice
 from ringd_client._environment import out_of
 from ringd_client._lingering import Lingering
 from ringd_client._locks import OwnedLock, is_mine, let_go, reentrant
@@ -400,7 +401,7 @@ class Arena:
             f"the shared-memory arena has no room for {wanted_bytes:,} more bytes: {why}; "
             f"{self.lent_bytes:,} are in tensors of comm.empty, {self.guest_bytes:,} in adopted "
             f"storages, {in_operations:,} in operations in flight. Wait for handles, drop "
-            "tensors, or raise arena_limit_bytes in connect().",
+            f"tensors, or {advice.MORE_MEMORY}.",
             limit_bytes=self.limit_bytes,
             wanted_bytes=wanted_bytes,
             lent_bytes=self.lent_bytes,

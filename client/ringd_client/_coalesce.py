@@ -269,11 +269,12 @@ class Batch:
         for member in self._collector.members:
             member.stand_in.error = error
         if self._refused is not None:
-            for name in self._names(self._refused[0]):
+            for name in self.collectives(self._refused[0]):
                 self._caller._refuse(name, self._refused[1])
 
-    def _names(self, refused: str) -> list[str]:
-        """The collective of each operation that a block with a refused call would have had."""
+    def collectives(self, refused: str) -> list[str]:
+        """The collective of each operation that a block would have had with the call of
+        ``refused`` that it does not keep."""
         names = [members[0].kind.spec.collective for members in self._sorted()]
         if refused in COALESCED and refused not in names:
             names.append(refused)

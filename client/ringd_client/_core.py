@@ -29,7 +29,7 @@ from ringd.wire import ipc
 from ringd.wire.bounds import TIMEOUTS, words
 from ringd.wire.ipc import DONE, SUBMIT
 from ringd_client._locks import OwnedLock
-from ringd_client._operation import GRACE_S, Operation, Question
+from ringd_client._operation import GRACE_S, NOT_POSTED, Operation, Question
 from ringd_client._peer import STARVED, STOPPED, Peer
 
 MAX_IN_FLIGHT: Final = 1024
@@ -124,7 +124,7 @@ class ClientState:
         if len(self.pending) + count > self.max_in_flight:
             raise TooManyOperationsError(
                 f"{self.max_in_flight:,} operations are in flight; wait for some of their handles, "
-                "then make this call again (it was not posted)",
+                f"then make this call again {NOT_POSTED}",
                 limit=self.max_in_flight,
             )
 

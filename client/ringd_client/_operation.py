@@ -17,6 +17,8 @@ NO_BOUND: Final = Bound(0.0)
 """Of an operation that has not begun."""
 
 
+NOT_POSTED: Final = "(it was not posted)"
+"""In the text of an error: the call has no place in the order, and may be made again."""
 UNDEFINED: Final = (
     ". This call worked in the caller's own memory, in shared memory: the tensor's contents are "
     "undefined now; restore it before you call again"

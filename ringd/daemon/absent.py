@@ -7,6 +7,7 @@ from collections.abc import Collection
 from ringd.engine.failures import ranks_text
 from ringd.errors import RendezvousError
 from ringd.rendezvous.agent_events import Presence
+from ringd.wire import advice
 
 
 def daemons_missing(
@@ -16,7 +17,7 @@ def daemons_missing(
     missing = sorted(set(range(n)) - set(joined) - {rank})
     return RendezvousError(
         f"{n - len(missing)} of {n} daemons joined within {timeout_s:g} s: missing "
-        f"{ranks_text(missing)}. Start what is missing, or raise join_timeout_s.",
+        f"{ranks_text(missing)}. Start what is missing, or {advice.LONGER_TO_JOIN}.",
         joined=sorted(joined),
         missing=missing,
     )
@@ -49,7 +50,7 @@ def trainers_missing(rank: int, n: int, presence: Presence, within: str) -> Rend
     if no_trainer:
         parts.append(f"missing {ranks_text(no_trainer)} (daemon is there, no trainer)")
     return RendezvousError(
-        "; ".join(parts) + ". Start what is missing, or raise timeout_s of connect().",
+        f"{'; '.join(parts)}. Start what is missing, or {advice.LONGER_TO_CONNECT}.",
         joined=sorted(here),
         missing=sorted(everyone - here),
         missing_daemons=no_daemon,

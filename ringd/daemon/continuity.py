@@ -22,6 +22,7 @@ from ringd.rendezvous.service import RendezvousService, ServiceSettings
 from ringd.transport.base import Address, Listener, Transport
 from ringd.transport.connection import Connection, ConnectionHandler
 from ringd.transport.handshaking import Door, Reception
+from ringd.wire import advice
 from ringd.wire.frame import Limits
 from ringd.wire.handshake import (
     DAEMON,
@@ -200,7 +201,7 @@ class DaemonContinuity:
         return RendezvousError(
             f"the rendezvous at {at} is out of reach ({why}), so no epoch could begin "
             f"{within}. See that it runs: this daemon goes back to it by itself. Then connect "
-            "again; if it only takes longer, raise timeout_s of connect().",
+            f"again; if it only takes longer, {advice.LONGER_TO_CONNECT}.",
             address=str(at),
             cause=why,
         )

@@ -1,4 +1,4 @@
-"""What to do when an epoch is over, as errors say it.
+"""What to do when an epoch is over, and which setting to raise, as errors say it.
 
 A daemon writes the texts and does not know who reads them. The client's calls are ``reform()``,
 ``close()`` and ``connect()``; torch.distributed has others, so its backend puts its own words here.
@@ -11,6 +11,13 @@ from typing import Any, Final
 
 REFORM_TOO: Final = "Call reform() on this rank too, or close."
 REFORM: Final = "Call reform(), or close."
+LONGER_TO_CONNECT: Final = "raise timeout_s of connect()"
+LONGER_TO_JOIN: Final = "raise join_timeout_s"
+MORE_MEMORY: Final = "raise arena_limit_bytes in connect()"
+_TORCHS: Final = (
+    (LONGER_TO_CONNECT, "raise timeout of init_process_group()"),
+    (MORE_MEMORY, "raise arena_limit_bytes of ringd_client.torch.Options (pg_options)"),
+)
 _RESTARTS: Final = {
     "torchrun": "the launcher starts all ranks anew (torchrun --max-restarts)",
     "ringd run": "the launcher starts its rank anew (ringd run --max-restarts N; each counts)",
@@ -40,4 +47,11 @@ def for_torch(text: str, fields: Mapping[str, Any], launcher: str = "torchrun") 
     torchs = _TORCH.format(restarts=_RESTARTS[launcher])
     for ours in (after_loss(fields.get("rank")), REFORM_TOO, REFORM):
         text = text.replace(ours, torchs)
+    for ours, torchs in _TORCHS:
+        text = text.replace(ours, torchs)
     return text
+
+
+def of_own_daemon(text: str) -> str:
+    """The last words of a daemon that init_process_group started, whose timeout is its too."""
+    return text.replace(LONGER_TO_JOIN, LONGER_TO_CONNECT)

@@ -148,6 +148,21 @@ def test_a_daemon_that_is_stopped_over_a_deadline_keeps_it_until_it_answers(own:
     assert at_once["is_torchs"]
 
 
+def test_a_ddp_model_learns_on_after_steps_that_failed_before_and_after_they_were_posted(
+    own: Own,
+) -> None:
+    seen = own(adoption.ddp_daemon_stops, 2, which=1)
+    theirs, texts = (texts for texts, _ in seen)
+    assert len(theirs) == len(texts) < adoption.MAX_ATTEMPTS
+    assert "did not answer" in texts[0]
+    assert "what was put there meanwhile may be lost" in texts[-1]
+    for text in texts[1:]:
+        assert "MemoryInUseError" in text
+        assert "it is void on all ranks" in text
+    assert "may still" in theirs[1]  # told what rank 1 was
+    assert all(equal for _, equals in seen for equal in equals)
+
+
 def test_it_serves_in_the_next_life_of_the_group(own: Own) -> None:
     for file, before, after, guest_bytes in own(adoption.another_life, 2):
         assert file.startswith("/memfd:ringd")

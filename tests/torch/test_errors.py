@@ -10,6 +10,8 @@ import pytest
 import torch.distributed as dist
 
 from ringd import errors
+from ringd.daemon import absent
+from ringd.rendezvous.agent_events import Presence
 from ringd.wire import advice
 from ringd_client.torch.errors import for_torch
 
@@ -50,6 +52,14 @@ def test_what_starts_ranks_anew_is_named_as_the_launcher_that_it_is(
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     assert f"({named}" in str(for_torch(errors.PeerLostError(f"rank 1 is lost. {advice.REFORM}")))
+
+
+def test_more_time_to_come_together_is_asked_for_by_torchs_setting() -> None:
+    nobody = Presence((), (), (), 0)
+    connecting = absent.trainers_missing(0, 2, nobody, "within 6 s")
+    joining = advice.of_own_daemon(absent.daemons_missing(0, 2, [], 6.0).message)
+    for text in (str(for_torch(connecting)), str(for_torch(errors.RendezvousError(joining)))):
+        assert text.endswith("or raise timeout of init_process_group().")
 
 
 def test_a_process_that_has_raised_none_can_read_one() -> None:

@@ -42,6 +42,21 @@ def test_a_call_refused_on_one_rank_raises_on_all_and_the_next_call_works(both: 
     assert all(after.tolist() == [3.0] * 3 for _, after in told)
 
 
+def test_without_room_an_asynchronous_call_fails_by_its_work_and_is_void_on_all_ranks(
+    own: Own,
+) -> None:
+    told = own(failures.without_room, 2)
+    for rank, (seen, misuse, after) in enumerate(told):
+        for way in seen[:-1]:
+            assert way["class"] == ("ArenaFullError" if rank else "CollectiveMismatchError")
+            assert way["is_torchs"]
+        for way in seen:
+            assert "has no room" in way["text"]
+            assert "connect()" not in way["text"]
+        assert misuse["class"] == "InvalidTensorError"
+        assert after.tolist() == [2.0] * failures.COUNT
+
+
 def test_late_ranks_are_named_by_barrier_and_by_monitored_barrier(both: Both) -> None:
     for rank, (seen, after) in enumerate(both(failures.late, 3, ONLY_OURS, which=1)["ringd"]):
         if rank != 1:

@@ -27,6 +27,7 @@ from ringd.config import environment
 from ringd.config.loader import DEFAULT, load
 from ringd.config.values import HostPort, Secret
 from ringd.errors import ConfigError, DaemonLostError, RendezvousError, RingdError
+from ringd.wire import advice
 from ringd_client._environment import out_of
 from ringd_client._launch import Launch, launch_of
 from ringd_client.torch import store as stores
@@ -105,7 +106,7 @@ class OwnDaemon:
                 process.wait(_LAST_MOMENTS_S)
         code = process.poll()
         if code is not None:
-            words = self.child.last_words()
+            words = advice.of_own_daemon(self.child.last_words())
             self.child.words.close()
             why = f": {words}" if words else f"; its standard error says why ({error})"
             raise RendezvousError(

@@ -19,11 +19,14 @@ from ringd import errors  # none of its names here: they are those of the twins
 from ringd.config import environment
 from ringd.wire import advice
 from ringd.wire.bounds import words
+from ringd_client._operation import NOT_POSTED
 
 _LIMITS: Final = (
     (words("default_timeout_s"), "the timeout of the group"),
     (words("timeout_s"), "the timeout of the call"),
 )
+
+_VOID: Final = "(it is void on all ranks)"
 
 _twins: dict[type[errors.RingdError], type[errors.RingdError]] = {}
 
@@ -38,6 +41,29 @@ def for_torch(error: errors.RingdError) -> errors.RingdError:
         for ours, torchs in _LIMITS:
             message = message.replace(ours, torchs)
     made = _twin_of(cls)(message, **error.fields)
+    made.__cause__ = error.__cause__
+    return made
+
+
+def is_misuse(error: BaseException) -> bool:
+    """Whether the script has to be changed: wrong arguments, or a call where none may be made.
+
+    Such an error is raised by the call, asynchronous or not.
+    """
+    return isinstance(error, (ValueError, TypeError, errors.ReentrantCallError))
+
+
+def leaves_place(error: BaseException) -> bool:
+    """Whether the client, which raised it, left the call's place in the order to the next one."""
+    return isinstance(
+        error, (errors.MemoryInUseError, errors.ArenaFullError, errors.TooManyOperationsError)
+    )
+
+
+def void(error: errors.RingdError) -> errors.RingdError:
+    """The same error of a call that takes its place in the order all the same."""
+    twin = for_torch(error)
+    made = type(twin)(twin.message.replace(NOT_POSTED, _VOID), **twin.fields)
     made.__cause__ = error.__cause__
     return made
 

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
-from ringd.errors import InvalidArgumentError
+from ringd.errors import InvalidArgumentError, RingdError
 from ringd_client.torch.errors import for_torch
 from ringd_client.torch.identity import Identity
 from ringd_client.torch.staging import stream_of
@@ -60,9 +60,12 @@ def _mean_in(dtype: torch.dtype, group: dist.ProcessGroup | None, bucket: GradBu
         )
     buffer = bucket.buffer()
     stream = stream_of(buffer) if buffer.is_cuda else contextlib.nullcontext()
-    work: Any = dist.all_reduce(
-        _narrowed(buffer, dtype, backend), dist.ReduceOp.AVG, group=backend, async_op=True
-    )
+    try:
+        narrow = _narrowed(buffer, dtype, backend)
+    except RingdError as exc:  # a hook that raises is the end of a DDP model
+        failed: Future = backend._failed(("all_reduce",), exc).get_future()
+        return failed
+    work: Any = dist.all_reduce(narrow, dist.ReduceOp.AVG, group=backend, async_op=True)
 
     def widen(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
         with stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -10,12 +11,14 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from ringd.errors import InvalidArgumentError, RingdError
+from ringd.vocabulary import POINT_TO_POINT
 from ringd_client._connection import Connection
+from ringd_client._operation import Operation
 from ringd_client.communicator import Communicator
 from ringd_client.torch.autoload import NAME
-from ringd_client.torch.errors import for_torch
+from ringd_client.torch.errors import for_torch, leaves_place, void
 from ringd_client.torch.options import Options, seconds
-from ringd_client.torch.work import Pending
+from ringd_client.torch.work import Pending, failed
 
 _open: Final[set[Identity]] = set()
 """If only C++ held a group, its Python methods would be gone."""
@@ -53,6 +56,7 @@ class Identity(_ProcessGroup):
         self._desc = "undefined"
         self._collected: list[Pending] | None = None
         self._adopts = options.adopt_storages
+        comm._arena.lingering.warns = True  # torch's reducer fills its buckets whatever has failed
         _open.add(self)
 
     # ------------------------------------------------------------ who it is
@@ -146,6 +150,39 @@ class Identity(_ProcessGroup):
                 work.wait()
 
         return Pending(self._connection, operations, outputs, after)
+
+    # ------------------------------------------------------------ calls that fail at once
+
+    def _failed(
+        self,
+        collectives: Sequence[str],
+        error: RingdError,
+        posted: Sequence[Operation[Any]] = (),
+        outputs: Sequence[torch.Tensor] = (),
+    ) -> Pending:
+        """The work of an asynchronous call that failed before all of it was posted.
+
+        To torch the call was made, and others follow it: DDP goes on to its next bucket. So it
+        takes its place in the order, that they are not taken for it, and is void on all ranks.
+
+        Args:
+            collectives: one for each operation that was not posted.
+            error: why.
+            posted: the operations before these.
+            outputs: of the call.
+        """
+        if leaves_place(error) and not POINT_TO_POINT.issuperset(collectives):
+            error = void(error)
+            for collective in collectives:
+                self.comm._refuse(collective, error)
+        operations = (*posted, failed(collectives[0], for_torch(error)))
+        return self._collect(Pending(self._connection, operations, list(outputs)))
+
+    def _collect(self, work: Pending) -> Pending:
+        """The work of an asynchronous call, which is also kept if works are collected."""
+        if self._collected is not None:
+            self._collected.append(work)
+        return work
 
     # ------------------------------------------------------------ the end
 

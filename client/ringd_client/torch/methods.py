@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import wraps
 from types import CodeType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from torch._C._dynamo import eval_frame
 from torch.distributed import DistBackendError
 
 from ringd.errors import RingdError
-from ringd.vocabulary import POINT_TO_POINT
 from ringd_client._calls import unreadable
-from ringd_client.torch.errors import for_torch
+from ringd_client.torch.errors import for_torch, is_misuse, leaves_place
 from ringd_client.torch.identity import Identity
 from ringd_client.torch.profiling import Recording, inputs_of, is_on
 
@@ -28,7 +28,9 @@ def method(
     """A method that makes a call.
 
     What it refuses itself takes its place in the order of calls, as with the client: peers that
-    called properly are told instead of waiting. torch.compile does not look inside.
+    called properly are told instead of waiting. An asynchronous call raises only what is wrong with
+    its arguments; all else its work does, for torch's reducer has no way back from an error in the
+    middle of a backward pass. torch.compile does not look inside.
 
     Args:
         collective: what it calls, for the poison.
@@ -37,6 +39,7 @@ def method(
 
     def decorate(function: Callable[Concatenate[G, P], R]) -> Callable[Concatenate[G, P], R]:
         find_inputs = inputs_of(function)
+        is_asynchronous = _asynchronous(function)
 
         def record(self: G, /, *args: P.args, **kwargs: P.kwargs) -> R:
             recording = Recording(event or collective, find_inputs(args, kwargs))
@@ -55,13 +58,17 @@ def method(
                 eval_frame.set_eval_frame(None)
             try:
                 return (record if is_on() else function)(self, *args, **kwargs)
-            except DistBackendError:
-                raise  # of the client, which has seen to it
             except Exception as exc:
                 error = exc if isinstance(exc, RingdError) else unreadable(exc)
-                if collective not in POINT_TO_POINT:
+                later = not is_misuse(error) and is_asynchronous(self, args, kwargs)
+                if isinstance(exc, DistBackendError):  # of the client, which has seen to it
+                    if not later:
+                        raise
+                elif not (later and leaves_place(error)):
                     self.comm._refuse(collective, error)
-                raise for_torch(error) from exc
+                if not later:
+                    raise for_torch(error) from exc
+                return cast("R", self._failed((collective,), error))
             finally:
                 if compiler is not None:
                     eval_frame.set_eval_frame(compiler)
@@ -72,6 +79,23 @@ def method(
         return call
 
     return decorate
+
+
+def _asynchronous(function: Callable[..., object]) -> Callable[[Identity, Any, Any], bool]:
+    """What tells from its arguments whether a call is asynchronous.
+
+    Messages always are, and so is what has no options: theirs say so by default.
+    """
+    names = list(inspect.signature(function).parameters)[1:]
+    place = names.index("opts") if "opts" in names else None
+
+    def is_asynchronous(group: Identity, args: Any, kwargs: Any) -> bool:
+        if place is None or group._collected is not None:
+            return True
+        opts = args[place] if place < len(args) else kwargs.get("opts")
+        return bool(getattr(opts, "asyncOp", True))
+
+    return is_asynchronous
 
 
 def leave_alone(code: CodeType) -> None:

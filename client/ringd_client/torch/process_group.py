@@ -32,7 +32,7 @@ from ringd_client import _messages as messages
 from ringd_client._adoption import MIN_BYTES, consider
 from ringd_client._coalesce import Batch
 from ringd_client._plan import Planner
-from ringd_client.torch.errors import for_torch
+from ringd_client.torch.errors import for_torch, leaves_place
 from ringd_client.torch.identity import Identity
 from ringd_client.torch.methods import method
 from ringd_client.torch.options import given_as, reduction, seconds
@@ -345,16 +345,14 @@ class RingdProcessGroup(Identity):
             self._connection.post(operation)
         except RingdError as exc:
             raise for_torch(exc) from exc.__cause__
-        work = Pending(self._connection, (operation,), outputs)
-        if self._collected is not None:
-            self._collected.append(work)
-        return work
+        return self._collect(Pending(self._connection, (operation,), outputs))
 
     def _coalesce(self, calls: Sequence[Call], opts: Any, outputs: Tensors) -> Work:
         """Make several calls as few operations."""
         comm = self.comm
         timeout_s = seconds(opts.timeout)
         silence_ms = self.options.recv_timeout_ms
+        batch = None
         try:
             batch = Batch.open(comm, threading.get_ident)
             try:
@@ -367,12 +365,16 @@ class RingdProcessGroup(Identity):
             if not opts.asyncOp:
                 comm._finish_all(operations)
                 return Done(outputs)
-            for operation in operations:
-                operation.detached = True
-                operation.output = None
-            posted, failure = comm._post_all(operations)
-            if failure is not None:
-                raise failure
         except RingdError as exc:
+            if batch is not None and opts.asyncOp and leaves_place(exc):
+                return self._failed(batch.collectives(calls[0][0].__name__), exc)
             raise for_torch(exc) from exc.__cause__
+        for operation in operations:
+            operation.detached = True
+            operation.output = None
+        posted, failure = comm._post_all(operations)
+        if failure is not None:
+            specs: list[Any] = [operation.spec for operation in operations[len(posted) :]]
+            unposted = [spec.collective for spec in specs]
+            return self._failed(unposted, failure, posted, outputs)
         return Pending(self._connection, posted, outputs)

@@ -198,6 +198,13 @@ class Pending(Work):
         return next((error for error in errors if error is not None), None)
 
 
+def failed(collective: str, error: RingdError) -> Operation[Any]:
+    """An operation that was not posted: it is over, and each wait for it raises the error."""
+    operation: Operation[Any] = Operation(collective, b"")
+    operation.withdraw(error)
+    return operation
+
+
 class _Completion:
     """Completes a future when the last of some operations has finished."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
 import signal
 import socket
 import struct
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ FREED_BYTES = 4 * COUNT + 12 * 4096
 """No segment of the arena has this size."""
 STEPS = 8
 PATIENCE_S = 30.0
+MAX_ATTEMPTS = 30
 
 
 def group(adopt: bool | None = True) -> Any:
@@ -266,6 +269,50 @@ def daemon_stops(which: int) -> Any:
     else:
         dist.all_reduce(tensor)
     return told, at_once, reduced(tensor, 1, where), arena().guest_bytes
+
+
+def ddp_daemon_stops(which: int) -> Any:
+    """A DDP model whose rank's daemon is stopped over a deadline: each attempt at a step fails on
+    all ranks or on none. The texts of the errors, the attempts, and how far from a training without
+    a group the parameters are."""
+    rank, n = place()
+    where = dist.new_group(timeout=timedelta(seconds=1))
+    torch.manual_seed(7)
+    alone = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 512))
+    net = DistributedDataParallel(copy.deepcopy(alone), process_group=where, bucket_cap_mb=1)
+    inputs = [torch.randn(8, 512, generator=torch.Generator().manual_seed(r)) for r in range(n)]
+    texts: list[str] = []
+
+    def step(model: nn.Module, loss: Callable[[], Any]) -> None:
+        model.zero_grad()
+        loss().backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
+
+    def ours() -> Any:
+        return net(inputs[rank]).square().mean()
+
+    for _ in range(4):
+        step(net, ours)
+    dist.barrier()
+    if rank == which:
+        os.kill(daemon(), signal.SIGSTOP)
+    for number in range(MAX_ATTEMPTS):
+        try:
+            step(net, ours)
+        except RuntimeError as exc:
+            texts.append(str(exc))
+        else:
+            break
+        if rank == which and number == 1:
+            os.kill(daemon(), signal.SIGCONT)
+    for _ in range(3):
+        step(net, ours)
+    for _ in range(8):
+        step(alone, lambda: sum(alone(x).square().mean() for x in inputs) / n)
+    pairs = zip(net.parameters(), alone.parameters(), strict=True)
+    return texts, [torch.allclose(one, other, atol=1e-6) for one, other in pairs]
 
 
 def another_life() -> Any:

@@ -14,6 +14,9 @@ import torch.distributed as dist
 
 from tests.torch.programs.calls import place
 
+COUNT = 1 << 21
+"""Elements of a tensor that is larger than any segment of the arena."""
+
 
 def caught(call: Callable[[], Any]) -> dict[str, Any]:
     """What a call raised, as plain data, and after how long."""
@@ -62,6 +65,40 @@ def refused() -> Any:
     after = torch.ones(3)
     dist.all_reduce(after)
     return seen, after
+
+
+def without_room() -> Any:
+    """Asynchronous calls for which one rank has no room, in each way; then all go on."""
+    from ringd_client.torch import hooks
+
+    rank, _ = place()
+    world: Any = dist.group.WORLD
+    arena = world.comm._arena
+    many = [torch.ones(COUNT), torch.ones(COUNT, dtype=torch.float64)]
+    limit = arena.limit_bytes
+    if rank == 1:
+        arena.limit_bytes = 0
+    works = [
+        dist.all_reduce(torch.ones(COUNT), async_op=True),
+        world.allreduce_coalesced(many),
+        dist.all_gather_into_tensor(torch.ones(2 * COUNT), torch.ones(COUNT), async_op=True),
+    ]
+    futures = [hooks.bf16(None, _Bucket(torch.ones(COUNT)))]  # type: ignore[arg-type]
+    seen = [caught(work.wait) for work in works] + [caught(future.wait) for future in futures]
+    arena.limit_bytes = limit
+    misuse = caught(lambda: dist.all_reduce(torch.ones(3).expand(2, 3), async_op=True))
+    dist.all_reduce(after := torch.ones(COUNT))
+    return seen, misuse, after
+
+
+class _Bucket:
+    """As much of DDP's as a hook needs."""
+
+    def __init__(self, gradients: torch.Tensor) -> None:
+        self._gradients = gradients
+
+    def buffer(self) -> torch.Tensor:
+        return self._gradients
 
 
 def late(which: int) -> Any:
