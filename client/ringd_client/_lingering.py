@@ -8,12 +8,15 @@ would read what is half written, or be overwritten.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from ringd.errors import MemoryInUseError
 from ringd_client._operation import NOT_POSTED
 from ringd_client._parts import Parts
 from ringd_client._tensors import adapter_of
+
+MAX_UNWARNED: Final = 64
+"""Of so many tensors it is remembered that their next call is to be refused."""
 
 
 class User(Protocol):
@@ -63,6 +66,8 @@ class Lingering(dict[object, Lent]):
         lent = Lent(*adapter_of(tensor).extent(tensor), user)
         self[settlement] = lent
         if self.warns and user.in_place:
+            if len(self._unwarned) >= MAX_UNWARNED:
+                self._unwarned.pop()
             self._unwarned.add((lent.start, lent.end))
 
     def check(self, spec: object, source: Any, output: Any) -> None:
