@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 from ringd.bench.stages import marks
@@ -34,8 +35,24 @@ def trace_trainer(recorder: Recorder) -> None:
     """Mark when this process, which is to be a trainer, sends a request and has an answer."""
     from ringd_client._transport import Transport
 
-    plain_send, plain_receive = Transport.send, Transport.receive
+    plain_init, plain_send, plain_receive = Transport.__init__, Transport.send, Transport.receive
     mark = recorder.mark
+
+    def init(self: Any, sock: socket.socket) -> None:
+        plain_init(self, sock)
+        send_now, receive_now = self.send_now, self.receive_now
+
+        def marked_send(*message: Any) -> int:
+            mark(marks.REQUEST)
+            sent: int = send_now(*message)
+            return sent
+
+        def marked_receive(*buffer: Any) -> int:
+            size: int = receive_now(*buffer)
+            mark(marks.FINISH)
+            return size
+
+        self.send_now, self.receive_now = marked_send, marked_receive
 
     def send(self: Any, message: bytes) -> bool:
         mark(marks.REQUEST)
@@ -47,5 +64,5 @@ def trace_trainer(recorder: Recorder) -> None:
             mark(marks.FINISH)
         return found
 
-    setattr(Transport, "send", send)  # noqa: B010
-    setattr(Transport, "receive", receive)  # noqa: B010
+    for name, marked in (("__init__", init), ("send", send), ("receive", receive)):
+        setattr(Transport, name, marked)
