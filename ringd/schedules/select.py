@@ -47,7 +47,7 @@ class Thresholds:
             moves in all is known to no rank.
     """
 
-    exchange_bytes: int = 32 * KIB
+    exchange_bytes: int = 64 * KIB
     exchange_total_bytes: int = 64 * KIB
     direct_max_world: int = 16
     direct_max_world_widened: int = 32

@@ -24,8 +24,8 @@ def all_reduce(size_bytes: int, *, dtype: str = "float32", deterministic: bool =
     ("world_size", "size_bytes", "expected"),
     [
         (1, 4, "exchange"),
-        (2, 32 * KIB, "exchange"),
-        (2, 32 * KIB + 4, "direct"),
+        (2, 64 * KIB, "exchange"),
+        (2, 64 * KIB + 4, "direct"),
         # (N-1)T may be 64 KiB: 16 KiB for five ranks.
         (5, 16 * KIB, "exchange"),
         (5, 16 * KIB + 4, "direct"),
