@@ -197,29 +197,50 @@ class Operation(Generic[T]):
         if is_mine(self.lock):
             raise reentrant()
         with self.lock:
-            if self.released:
-                return
-            self.released = True
-            error = self.answer
-            if self.settlement is not None:
-                try:
-                    self.settlement.settle(error is None and not self.finished)
-                except RingdError as exc:
-                    error = exc
-                except Exception as exc:
-                    error = RingdError(f"{self.spec}: the result could not be written: {exc!r}")
-                except BaseException:
-                    self._finish(
-                        RingdError(f"{self.spec}: interrupted while the result was written")
-                    )
-                    raise
-            if error is not None:
-                error = self._marked(error)
-            if not self.finished:  # no call between: a signal handler may raise at its door
-                self.error = error
-                self.finished = True
-                if self.watcher is not None:
-                    self.watcher()
+            self._settle()
+
+    def settle_unless_busy(self, *, wait: bool) -> bool:
+        """:meth:`settle`, unless a thread is in the middle of a step that it will end with that.
+
+        This thread itself may be, if a signal handler has interrupted it there.
+
+        Args:
+            wait: for other threads. Who is waited for by another thread is not to: that one may
+                have interrupted such a step.
+
+        Returns:
+            False: one is.
+        """
+        if is_mine(self.lock) or not self.lock.acquire(blocking=wait):
+            return False
+        try:
+            self._settle()
+        finally:
+            self.lock.release()
+        return True
+
+    def _settle(self) -> None:
+        if self.released:
+            return
+        self.released = True
+        error = self.answer
+        if self.settlement is not None:
+            try:
+                self.settlement.settle(error is None and not self.finished)
+            except RingdError as exc:
+                error = exc
+            except Exception as exc:
+                error = RingdError(f"{self.spec}: the result could not be written: {exc!r}")
+            except BaseException:
+                self._finish(RingdError(f"{self.spec}: interrupted while the result was written"))
+                raise
+        if error is not None:
+            error = self._marked(error)
+        if not self.finished:  # no call between: a signal handler may raise at its door
+            self.error = error
+            self.finished = True
+            if self.watcher is not None:
+                self.watcher()
 
     def withdraw(self, error: RingdError) -> None:
         """End an operation that was not posted: the daemon never had its region."""

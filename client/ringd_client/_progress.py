@@ -80,7 +80,7 @@ class Progress:
         for thread in (self._thread, self._runs):
             if thread is not None and thread is not threading.current_thread():
                 thread.join()
-        self._settle_answered()
+        self._settle_answered(wait=True)
 
     def _start(self) -> None:
         with self._starting:
@@ -101,7 +101,8 @@ class Progress:
         self._runs = threading.current_thread()
         quiet_ticks = 0
         while not self._stopped:
-            self._settle_answered()
+            if not self._settle_answered(wait=False):
+                self._nap(TICK_S)
             if self._reader.state.attended:
                 quiet_ticks += 1
                 self._nap(None if quiet_ticks > IDLE_TICKS else TICK_S)
@@ -122,10 +123,17 @@ class Progress:
                 self._bell.get(timeout=timeout_s)
         self._parked = False
 
-    def _settle_answered(self) -> None:
+    def _settle_answered(self, *, wait: bool) -> bool:
+        """Write results; False: some are left, as their threads are in the middle of that."""
+        busy = []
         with contextlib.suppress(IndexError):  # of two threads one finds it empty
             while True:
-                self._answered.popleft().settle()
+                operation = self._answered.popleft()
+                if not operation.settle_unless_busy(wait=wait):
+                    busy.append(operation)
+        if not wait:
+            self._answered.extend(busy)
+        return not busy
 
     def _expire(self) -> None:
         now = time.monotonic()

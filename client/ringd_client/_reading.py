@@ -189,7 +189,9 @@ class Reading:
             if operation is own:
                 continue
             if operation.finished:
-                operation.settle()  # its caller is gone, only its memory is left
+                # its caller is gone, or in the middle of leaving; only its memory is left
+                if not operation.settle_unless_busy(wait=False):
+                    self._progress.hand_over(operation)
             elif operation.detached:
                 self._progress.hand_over(operation)
         if self._followers:

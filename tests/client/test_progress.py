@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ringd_client import _progress
+from ringd_client._operation import Operation
 from ringd_client._progress import Progress
 from tests.processes.harness import until
 
@@ -63,3 +64,60 @@ def test_a_start_that_was_interrupted_does_not_lead_to_two_threads(
     visits = reader.visits
     assert not [t for t in threading.enumerate() if t.name == "ringd-progress"]
     assert reader.visits == visits
+
+
+class Settled:
+    """A settlement that counts."""
+
+    result_bytes = 0
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def linger(self, operation: Operation[Any]) -> bool:
+        return False
+
+    def settle(self, write: bool) -> None:
+        self.times += 1
+
+
+def answered_operation() -> tuple[Operation[None], Settled]:
+    settled = Settled()
+    operation: Operation[None] = Operation("all_reduce", b"", settlement=settled)
+    operation.output = None
+    operation.answered = True
+    return operation, settled
+
+
+def test_a_close_in_the_middle_of_a_step_does_not_wait_for_the_thread_that_waits_for_the_step() -> (
+    None
+):
+    reader = Reader()
+    progress = Progress(reader)
+    progress.attend()
+    until(lambda: reader.visits > 2, "the thread works")
+    operation, settled = answered_operation()
+    with operation.lock:  # as in a signal handler that has interrupted operation.settle()
+        progress.hand_over(operation)
+        visits = reader.visits
+        until(lambda: reader.visits > visits + 2, "the thread goes on")
+        progress.stop()
+        assert not operation.finished
+    operation.settle()
+    assert operation.finished
+    assert settled.times == 1
+
+
+def test_a_result_whose_operation_was_held_for_a_moment_is_written_later() -> None:
+    reader = Reader()
+    progress = Progress(reader)
+    progress.attend()
+    operation, settled = answered_operation()
+    with operation.lock:
+        progress.hand_over(operation)
+        visits = reader.visits
+        until(lambda: reader.visits > visits + 2, "the thread goes on")
+        assert settled.times == 0
+    until(lambda: operation.finished, "the thread has written it")
+    assert settled.times == 1
+    progress.stop()

@@ -75,7 +75,7 @@ def _on_one_host(ask: Ask) -> str:
 
 
 def _all_reduce(ask: Ask) -> str:
-    if ask.total <= min(32 * KIB, 64 * KIB // max(1, ask.n - 1)):
+    if ask.total <= min(64 * KIB, 64 * KIB // max(1, ask.n - 1)):
         return "exchange"
     if ask.large:
         return "ring"
