@@ -19,10 +19,11 @@ from typing import Final
 import torch
 
 from ringd.errors import ReentrantCallError
+from ringd.transport.shared_memory import PAGE_BYTES, new_memfd
 from ringd_client._arena import Arena
 from ringd_client._locks import OwnedLock, is_mine
 from ringd_client._operation import UnsentError
-from ringd_client._segments import PAGE_BYTES, Guest, new_memfd
+from ringd_client._segments import Guest
 from ringd_client._tensors import copy_bytes
 
 MIN_BYTES: Final = 256 << 10

@@ -22,16 +22,17 @@ from typing import TYPE_CHECKING, Final
 
 from ringd.config.resources import DESCRIPTORS
 from ringd.errors import ArenaFullError, ResourceError
+from ringd.transport.shared_memory import LARGE_PAGE_BYTES, PAGE_BYTES, new_memfd
 from ringd.wire import advice
 from ringd_client._environment import out_of
 from ringd_client._lingering import Lingering
 from ringd_client._locks import OwnedLock, is_mine, let_go, reentrant
-from ringd_client._segments import PAGE_BYTES, Guest, Segment, new_memfd, size_class
+from ringd_client._segments import Guest, Segment, size_class
 
 if TYPE_CHECKING:
     from ringd_client._cells import Cell
 
-MIN_SEGMENT_BYTES: Final = 1 << 20
+MIN_SEGMENT_BYTES: Final = LARGE_PAGE_BYTES
 MAX_STEP_BYTES: Final = 64 << 20
 """A segment is larger than this only when one block is."""
 RETAIN_BYTES: Final = 64 << 20

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import bisect
 import ctypes
-import fcntl
-import mmap
-import os
 from collections.abc import Callable
 from typing import Any, Final
 
-PAGE_BYTES: Final = mmap.PAGESIZE
+from ringd.transport.shared_memory import PAGE_BYTES, map_shared
+
 SMALL_ALIGNMENT_BYTES: Final = 64
 """A cache line; blocks of a page or more begin on a page."""
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
 def size_class(size_bytes: int) -> int:
@@ -33,22 +30,6 @@ def size_class(size_bytes: int) -> int:
     return -(-size_bytes // unit) * unit
 
 
-def new_memfd(size_bytes: int) -> int:
-    """A sealed memfd with all its pages; the caller closes it.
-
-    Raises:
-        OSError: the system has no memory or no descriptor left.
-    """
-    fd = os.memfd_create("ringd", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        os.posix_fallocate(fd, 0, size_bytes)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
 class Segment:
     """Mapped shared memory, and the record of which parts are free.
 
@@ -58,7 +39,7 @@ class Segment:
     Attributes:
         number: its name in messages to the daemon, from 1.
         size_bytes: whole pages.
-        memory: the mapping, for libraries that take a buffer.
+        memory: the mapping, for libraries that take a buffer; it may be longer.
         view: the same as bytes.
         address: where it begins.
         live: blocks in use.
@@ -82,8 +63,8 @@ class Segment:
     def __init__(self, number: int, fd: int, size_bytes: int) -> None:
         self.number = number
         self.size_bytes = size_bytes
-        self.memory: Any = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE)
-        self.view = memoryview(self.memory)
+        self.memory: Any = map_shared(fd, size_bytes, populate=True)
+        self.view = memoryview(self.memory)[:size_bytes]
         self._anchor = ctypes.c_char.from_buffer(self.memory)
         self.address = ctypes.addressof(self._anchor)
         self.live = 0

@@ -10,6 +10,7 @@ import threading
 
 from ringd.config.resources import exhausted
 from ringd.errors import InvalidArgumentError, ResourceError
+from ringd.transport.shared_memory import map_shared
 
 MAX_SEGMENTS = 4096
 POPULATE_BYTES = 64 * 1024 * 1024
@@ -46,15 +47,14 @@ class MappedArena:
                 raise InvalidArgumentError(f"segment number {number} can't be taken")
             # Larger ones are mapped page by page as they are used: all at once is seconds for a
             # few GiB, in which this daemon would look dead.
-            populate = mmap.MAP_POPULATE if size_bytes <= POPULATE_BYTES else 0
-            mapped = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED | populate)
+            mapped = map_shared(fd, size_bytes, populate=size_bytes <= POPULATE_BYTES)
         except OSError as exc:
             if exhausted(exc, ""):
                 return self.lack(number, exc)
             raise InvalidArgumentError(f"segment {number} can't be mapped: {exc}") from None
         finally:
             os.close(fd)
-        self._segments[number] = (mapped, memoryview(mapped))
+        self._segments[number] = (mapped, memoryview(mapped)[:size_bytes])
         return None
 
     def lack(self, number: int, cause: OSError) -> ResourceError:
