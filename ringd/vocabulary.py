@@ -425,3 +425,11 @@ def suggestion(word: str, known: tuple[str, ...]) -> str:
     """ " (did you mean 'ring'?)" where a known word is near, else nothing."""
     near = get_close_matches(word, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
+
+
+def ranks_text(ranks: Iterable[int]) -> str:
+    """ "rank 3", "ranks 1 and 3", "no rank": how all texts name ranks."""
+    listed = [str(rank) for rank in ranks]
+    if len(listed) == 1:
+        return f"rank {listed[0]}"
+    return f"ranks {', '.join(listed[:-1])} and {listed[-1]}" if listed else "no rank"

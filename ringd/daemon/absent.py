@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ringd.engine.failures import ranks_text
 from ringd.errors import RendezvousError
 from ringd.rendezvous.agent_events import Presence
+from ringd.vocabulary import ranks_text
 from ringd.wire import advice
 
 

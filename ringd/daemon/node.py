@@ -36,7 +36,7 @@ from ringd.rendezvous.events import Lost, Start
 from ringd.rendezvous.reach import AgentSettings
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport
-from ringd.vocabulary import OpSpec
+from ringd.vocabulary import OpSpec, ranks_text
 from ringd.wire import advice
 from ringd.wire.handshake import Credentials
 from ringd.wire.raised import Raised
@@ -78,7 +78,7 @@ class Node:
         rng: for the jitter of back-offs; nonce: gives fresh random bytes.
         agent: intervals of the control connection.
         office: how this node is the rendezvous, if it is or comes to be.
-        on_failure: told of whatever goes wrong, perhaps often, for a dump of the flight recorder.
+        on_failure: told what goes wrong, perhaps often, for a dump of the flight recorder.
         on_interrupt: told that the epoch ends by the interrupt of a program, which is no failure.
         on_next_epoch: told when the next epoch begins, before anything of this one is gone.
         info: what a status shows of this daemon; by default, of this process.
@@ -97,7 +97,7 @@ class Node:
         nonce: Callable[[], bytes],
         log: logging.Logger,
         recorder: Recorder | None = None,
-        on_failure: Callable[[], None] | None = None,
+        on_failure: Callable[[str], None] | None = None,
         on_interrupt: Callable[[], None] | None = None,
         on_next_epoch: Callable[[], None] | None = None,
         bring_torch: Callable[[], None] | None = None,
@@ -111,7 +111,7 @@ class Node:
         self.rank = credentials.rank
         self.world_size = credentials.world_size
         self._recorder = recorder
-        self._on_failure = on_failure or (lambda: None)
+        self._on_failure = on_failure or (lambda what: None)
         self._on_interrupt = on_interrupt or (lambda: None)
         self._on_next_epoch = on_next_epoch or (lambda: None)
         self._job_id = credentials.job_id
@@ -286,7 +286,10 @@ class Node:
     def _note_end(self, raised: Raised | None) -> None:
         """A trainer has ended without a goodbye, by what it has raised or otherwise."""
         is_interrupt = raised is not None and raised.is_interrupt
-        (self._on_interrupt if is_interrupt else self._on_failure)()
+        if is_interrupt:
+            self._on_interrupt()
+        else:
+            self._on_failure("the trainer of this rank has ended without a goodbye")
 
     # Surroundings of the engine
 
@@ -327,12 +330,12 @@ class Node:
             self._recorder.record(op, error)
         self.flight.record(op, error)
         if error is not None:
-            self._on_failure()
+            self._on_failure(error.message)
 
     def call_void(self, group: Group, spec: OpSpec, seq: int, error: RingdError) -> None:
         """A call ended before it began, or is the first that a group refused which is over."""
         self.flight.record_void(group, spec, seq, error)
-        self._on_failure()
+        self._on_failure(error.message)
 
     def post_ended(self, post: Post, error: RingdError | None) -> None:
         """A send or a receive ended."""
@@ -340,7 +343,7 @@ class Node:
             self._recorder.record_post(post, error)
         self.flight.record_post(post, error)
         if error is not None:
-            self._on_failure()
+            self._on_failure(error.message)
 
     # Events of the rendezvous
 
@@ -364,6 +367,7 @@ class Node:
         self._continuity.began()
         self.engine.begin_epoch(start.epoch, start.members)
         self._mesh.dial_neighbours(start.members)
+        self.log.info("epoch %d starts, with %s", start.epoch, ranks_text(start.members))
         waiting = [rank for rank in self._presence.attached if rank not in start.members]
         self._presence = replace(self._presence, attached=waiting, running=start.members)
         if self._attach_timer is not None:
@@ -404,7 +408,7 @@ class Node:
         self, epoch: int, group: int, lowest: int, seq: int, error: dict[str, Any]
     ) -> None:
         """An operation failed on another rank."""
-        self._on_failure()
+        self._on_failure(str(error.get("message", "")))
         endings = self.engine.endings
         tell = endings.cut_short if failures.is_end_of_epoch(error) else endings.verdict
         tell(group, lowest, epoch, seq, failures.from_peer(error))

@@ -15,7 +15,7 @@ from ringd.errors import (
     RingdError,
     from_wire,
 )
-from ringd.vocabulary import IN_PARTS, MAY_RETURN_EARLY, OpSpec, unpack_spec
+from ringd.vocabulary import IN_PARTS, MAY_RETURN_EARLY, OpSpec, ranks_text, unpack_spec
 from ringd.wire import advice
 from ringd.wire.bounds import words
 from ringd.wire.raised import Raised
@@ -30,13 +30,6 @@ MAX_NAME = 64
 _EARLY_S = 0.1
 _LATE = ("entered late", "never entered")
 """Cases of a verdict (``ringd.rendezvous.verdicts``) whose culprits may read it themselves."""
-
-
-def ranks_text(ranks: list[int]) -> str:
-    """ "rank 3", "ranks 1 and 3"."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
 def mismatch(

@@ -19,7 +19,7 @@ from ringd.errors import (
     UnsupportedTypeError,
     from_wire,
 )
-from ringd.vocabulary import ANY_SOURCE, DTYPES, MAX_TAG, SEND, OpSpec
+from ringd.vocabulary import ANY_SOURCE, DTYPES, MAX_TAG, SEND, OpSpec, ranks_text
 from ringd.wire.bounds import words
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def left(post: Post) -> PeerLostError:
     else:
         effect = f"all that came with tag {post.tag} was received"
     return PeerLostError(
-        f"{describe(post)} can't complete: {failures.ranks_text(ranks)} {verb} left the job with a "
+        f"{describe(post)} can't complete: {ranks_text(ranks)} {verb} left the job with a "
         f"goodbye, and {effect}. Keep both sides connected until every message is through.",
         **post.facts() | {"rank": ranks[0], "culprits": list(ranks)},
         case="it left the job",
@@ -220,7 +220,7 @@ def freed(post: Post, ranks: list[int]) -> GroupFreedError:
     verb = "has" if len(ranks) == 1 else "have"
     effect = "takes no message" if isinstance(post, Send) else f"sends nothing with tag {post.tag}"
     return GroupFreedError(
-        f"{describe(post)} can't complete: {failures.ranks_text(ranks)} {verb} closed group "
+        f"{describe(post)} can't complete: {ranks_text(ranks)} {verb} closed group "
         f"{post.spec.group}, and {effect} any more. Close a group on all members once its last "
         "message is through, and make a new one if it is needed again.",
         **post.facts() | {"rank": ranks[0]},

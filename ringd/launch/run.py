@@ -24,7 +24,6 @@ from typing import Any, TextIO, cast
 from ringd.config.loader import Loaded
 from ringd.config.secret import load_secret, make_secret_file
 from ringd.daemon.main import check_congestion, check_listening, service_settings, transport_of
-from ringd.engine.failures import ranks_text
 from ringd.errors import ConfigError, RingdError
 from ringd.launch import folders
 from ringd.launch.children import Child, Children
@@ -37,6 +36,7 @@ from ringd.observe.kept import LAST_FAILURE
 from ringd.observe.status_view import ask
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address
+from ringd.vocabulary import ranks_text
 from ringd.wire.handshake import RENDEZVOUS, Credentials
 from ringd.wire.raised import Raised
 

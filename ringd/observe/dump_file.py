@@ -111,10 +111,16 @@ class Dumper:
         self._failed_at = 0.0
         """What the timer is for."""
         self._interrupted = False
+        self._what = ""
         self._thread: threading.Thread | None = None
 
-    def on_failure(self) -> None:
-        """Something failed: a dump follows, at most one in EVERY_S. Cheap, and may come often."""
+    def on_failure(self, what: str) -> None:
+        """Something failed: a dump follows, at most one in EVERY_S. Cheap, and may come often.
+
+        Args:
+            what: failed; the log has the first since the last dump.
+        """
+        self._what = self._what or what
         if self._timer is None and not self._interrupted:
             self._failed_at = self._loop.time()
             due = max(self._failed_at + DELAY_S, self._next_at)
@@ -135,6 +141,9 @@ class Dumper:
         if self._thread is not None:
             self._thread.join()  # an earlier one is still on its way; it takes milliseconds
         self._next_at = self._loop.time() + EVERY_S
+        if reason == FAILURE and self._what:
+            self._log.info("%s", self._what)
+        self._what = ""
         self._thread = threading.Thread(
             target=self._write, args=(self._take(reason),), name="ringd-dump"
         )

@@ -20,7 +20,7 @@ from ringd.observe.explain_report import (
     Report,
 )
 from ringd.observe.records import DONE, FAILED, IN_FLIGHT, Loss, Op, RankDump
-from ringd.vocabulary import ANY_SOURCE, RECV
+from ringd.vocabulary import ANY_SOURCE, RECV, ranks_text
 
 
 def paragraph(report: Report) -> str:
@@ -57,14 +57,6 @@ def paragraph(report: Report) -> str:
         parts.append(f"After that {_lost(report.loss)}, which ended the epoch.")
     parts += [_waiting(report), _incomplete(report), _went_on(report), doing]
     return " ".join(part for part in parts if part)
-
-
-def ranks_text(ranks: Iterable[int]) -> str:
-    """ "rank 3", "ranks 1 and 3"."""
-    texts = [str(rank) for rank in ranks]
-    if len(texts) == 1:
-        return f"rank {texts[0]}"
-    return f"ranks {', '.join(texts[:-1])} and {texts[-1]}"
 
 
 def seconds(span_s: float) -> str:

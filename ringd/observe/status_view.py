@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ringd.config.loader import Loaded
 from ringd.observe.asking import asking, check_rank, find_one
-from ringd.vocabulary import SEND
+from ringd.vocabulary import SEND, ranks_text
 from ringd.wire import ipc
 
 _COLUMNS = (
@@ -73,18 +73,35 @@ def _print(status: dict[str, Any], scope: str) -> None:
         console.print(_flying(daemons))
     if any(state.get("groups") for state in daemons):
         console.print(_groups(daemons))
+    for line in _awaited(status):
+        console.print(line, style="yellow", highlight=False)
     for state in daemons:
         for line in _details(state):
             console.print(f"rank {state['rank']}: {line}", highlight=False)
-    for name in ("missing", "unanswered"):
-        if status.get(name):
-            console.print(f"{name}: {status[name]}")
+    if status.get("unanswered"):
+        console.print(f"no answer in time of the daemon of {ranks_text(status['unanswered'])}")
 
 
 def _daemons(status: dict[str, Any]) -> list[dict[str, Any]]:
     if "self" in status:  # the rendezvous is out of reach: only what the asked daemon knows
         return [status["self"]]
     return [report["state"] for report in status.get("reports", [])]
+
+
+def _awaited(status: dict[str, Any]) -> list[str]:
+    """Who is missing, of a group: before the first epoch of all ranks, later of its members."""
+    if "joined" not in status:
+        return []
+    joined, attached = status["joined"], status["attached"]
+    ranks = status["members"] if status["epoch"] else range(status["world_size"])
+    absent = [rank for rank in ranks if rank not in joined]
+    idle = [rank for rank in joined if rank in ranks and rank not in attached]
+    lines = [f"no daemon yet: {ranks_text(absent)}"] if absent and not status["epoch"] else []
+    if absent and status["epoch"]:
+        lines = [f"its daemon is gone: {ranks_text(absent)}"]
+    if idle and not status["epoch"]:
+        lines.append(f"no trainer yet: {ranks_text(idle)}")
+    return lines
 
 
 def _absence(status: dict[str, Any]) -> str:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from ringd.rendezvous.events import PostFailed
 from ringd.rendezvous.hops import Call, Hop, Key, Over, op_of
 from ringd.rendezvous.post_verdicts import judge_post
-from ringd.rendezvous.verdicts import Answer, Verdict, judge, ranks_text, was_kept, where
+from ringd.rendezvous.verdicts import Answer, Verdict, judge, was_kept, where
+from ringd.vocabulary import ranks_text
 
 MAX_TOLD = 6
 """Links of a chain that the text tells."""

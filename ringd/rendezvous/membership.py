@@ -41,10 +41,11 @@ from ringd.rendezvous.events import (
 from ringd.rendezvous.gathering import Gathering
 from ringd.rendezvous.link_verdict import GATHER_LINK_REPORTS_S, LinkReports, judge
 from ringd.rendezvous.recovery import TOO_FEW_BACK, Recovery
-from ringd.rendezvous.reforming import Wishes, other_side_text, ranks_text
+from ringd.rendezvous.reforming import Wishes, other_side_text
 from ringd.rendezvous.seats import Seat
 from ringd.rendezvous.sentences import Sentences
 from ringd.rendezvous.silence import Silence
+from ringd.vocabulary import ranks_text
 
 DEAD_AFTER_S = 3.0
 MAX_VERDICTS = 16

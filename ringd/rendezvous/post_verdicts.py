@@ -15,9 +15,8 @@ from ringd.rendezvous.verdicts import (
     Verdict,
     Words,
     judge,
-    ranks_text,
 )
-from ringd.vocabulary import SEND
+from ringd.vocabulary import SEND, ranks_text
 
 _OTHER_SIDE = {"send": "receive", "recv": "send"}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ringd.rendezvous.events import ReformWanted, Send
+from ringd.vocabulary import ranks_text
 
 ALLOWED_PART = 0.9
 """Of the time that a member gives the others; then the epoch begins without the rest."""
@@ -150,13 +151,6 @@ def together(ranks: Sequence[int], cuts: Collection[frozenset[int]]) -> list[int
             break
         side.remove(worst)
     return side
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 1, 3"."""
-    if not ranks:
-        return "no rank"
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def other_side_text(members: Sequence[int]) -> str:

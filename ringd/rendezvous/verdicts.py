@@ -13,6 +13,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from ringd.vocabulary import ranks_text
+
 State = Literal["waiting", "done", "failed", "absent"]
 Case = Literal[
     "never entered",
@@ -355,14 +357,6 @@ def _withheld_bytes(answer: Answer | None, receiver: int) -> float:
         return math.inf
     view = answer.flows.get(receiver)
     return 0 if answer.state == "done" or view is None else view.withheld_bytes
-
-
-def ranks_text(ranks: Collection[int]) -> str:
-    """ "rank 3", "ranks 1 and 3"."""
-    listed = [str(rank) for rank in ranks]
-    if len(listed) == 1:
-        return f"rank {listed[0]}"
-    return f"ranks {', '.join(listed[:-1])} and {listed[-1]}" if listed else "no rank"
 
 
 _TEXTS: dict[Case, str] = {

@@ -207,7 +207,7 @@ def test_too_few_is_an_error_at_the_end_of_the_time_and_reform_may_be_called_aga
         assert 3.0 < job.loop.time() - begun <= 4.0, "the shortest time is everybody's"
         for error, _ in answers:
             assert type(error) is RendezvousError
-            assert "ranks 0, 1 came together in the time that rank 1 gives" in str(error)
+            assert "ranks 0 and 1 came together in the time that rank 1 gives" in str(error)
             assert "and rank 0 asked for 3 at least" in str(error)
         assert (await job.reformed(0, 1))[1]["ranks"] == [0, 1]
         assert not any((await job.all_reduce(0, 1)).values())

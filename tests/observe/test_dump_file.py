@@ -79,7 +79,7 @@ class Watched:
     def at(self, *times: float) -> None:
         """Fail at these times."""
         for time in times:
-            self.loop.call_at(time, self.dumper.on_failure)
+            self.loop.call_at(time, self.dumper.on_failure, f"all_reduce failed at {time:g}")
 
     def run(self, until_s: float) -> None:
         self.loop.call_at(until_s, self.loop.stop)
@@ -93,6 +93,20 @@ def test_a_failure_is_dumped_soon_and_many_at_once_are_one_dump(tmp_path: Path) 
     watched.dumper.close()
     assert watched.taken == [(1.0 + DELAY_S, "failure")]
     assert [path.name for path in tmp_path.iterdir()] == ["flight-rank3-epoch1.json"]
+    watched.loop.close()
+
+
+def test_the_log_says_what_failed_first_and_where_the_dump_is(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched(tmp_path)
+    watched.log.addHandler(caplog.handler)
+    watched.at(1.0, 1.0 + DELAY_S / 2, 100.0)
+    watched.run(200.0)
+    watched.dumper.close()
+    path = tmp_path / "flight-rank3-epoch1.json"
+    said = f"flight recorder (failure): {path}"
+    assert caplog.messages == ["all_reduce failed at 1", said, "all_reduce failed at 100", said]
     watched.loop.close()
 
 

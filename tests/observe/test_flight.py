@@ -276,7 +276,7 @@ def test_failures_of_any_kind_are_told_to_whoever_writes_dumps() -> None:
 
     async def main() -> None:
         for rank, node in enumerate(scene.cluster.nodes):
-            node._on_failure = lambda rank=rank: told.append(rank)
+            node._on_failure = lambda what, rank=rank: told.append(rank)
         await scene.calls([ALL_REDUCE] * 3)
         assert news() == set()
         # also the rank that never came has to dump: it is the one to look at

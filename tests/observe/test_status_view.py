@@ -152,3 +152,33 @@ def test_a_rank_of_the_environment_does_not_contradict_a_socket(
     loaded = load({"socket": "m0.sock"}, environ={"RINGD_RANK": "1"})
     status_view.show(loaded, scope="group", as_json=True)
     assert '"rank": 0' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("epoch", "joined", "attached", "told"),
+    [
+        (0, [0, 1], [], ["no daemon yet: ranks 2 and 3", "no trainer yet: ranks 0 and 1"]),
+        (0, [0, 1, 2, 3], [1], ["no trainer yet: ranks 0, 2 and 3"]),
+        (0, [0, 1, 2, 3], [0, 1, 2, 3], []),
+        (2, [0, 1, 3], [], ["its daemon is gone: rank 2"]),
+        (2, [0, 1, 2], [], []),
+    ],
+)
+def test_who_is_missing_is_said(
+    epoch: int,
+    joined: list[int],
+    attached: list[int],
+    told: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    status = {
+        "epoch": epoch,
+        "world_size": 4,
+        "members": [0, 1, 2, 3] if joined[-1] == 3 and epoch else [0, 1, 2],
+        "joined": joined,
+        "attached": attached,
+        "reports": [],
+        "unanswered": [],
+    }
+    rows = shown(status, "group", capsys)
+    assert [row for row in rows if row.startswith(("no ", "its "))] == told

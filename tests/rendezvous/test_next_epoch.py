@@ -101,7 +101,7 @@ def test_newcomers_fill_up_to_the_wanted_size_and_stand_behind() -> None:
     found = wishes(ReformWanted(2, 1, 1, min_size=3), ReformWanted(1, 1, 1))
     short = found.choose((2, 1, 3), (), (), majority=False)
     assert (short.members, short.final) == ((), False)
-    assert "ranks 2, 1 came together in the time that rank 2 gives" in short.obstacle
+    assert "ranks 2 and 1 came together in the time that rank 2 gives" in short.obstacle
     assert "and rank 2 asked for 3 at least" in short.obstacle
     assert found.choose((2, 1, 3), (), (0,), majority=False).members == (2, 1, 0)
 

@@ -365,7 +365,7 @@ def test_who_asks_a_successor_without_a_majority_is_told_who_is_missing() -> Non
     group.passes(10.0)
     (refusal,) = group.heard(3, "not_reformed")
     assert refusal["quorum"] is True
-    assert "ranks 0, 2, 4 may go on elsewhere" in refusal["text"]
+    assert "ranks 0, 2 and 4 may go on elsewhere" in refusal["text"]
 
 
 def test_a_successor_awaits_those_that_it_could_reach() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ringd.rendezvous.verdicts import QUIET_S, Answer, FlowView, Verdict, judge, ranks_text
+from ringd.rendezvous.verdicts import QUIET_S, Answer, FlowView, Verdict, judge
 
 SEQ = 4
 SIZES = (2, 3, 4, 5, 7)
@@ -330,14 +330,6 @@ def test_no_link_from_a_rank_that_is_not_in_the_call_is_blamed(state: Any) -> No
 @pytest.mark.parametrize("answers", [{}, {0: Answer(0, "done")}, {0: Answer(0, "failed")}])
 def test_where_nobody_waits_nobody_is_blamed(answers: dict[int, Answer]) -> None:
     assert judge(answers, (0, 1), SEQ).culprits == ()
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"),
-    [((), "no rank"), ((3,), "rank 3"), ((1, 3), "ranks 1 and 3"), ((0, 1, 3), "ranks 0, 1 and 3")],
-)
-def test_ranks_are_listed_as_a_person_would(ranks: tuple[int, ...], text: str) -> None:
-    assert ranks_text(ranks) == text
 
 
 # Links that could not be made
