@@ -159,8 +159,7 @@ async def test_what_may_not_wait_is_dropped_at_twice_the_bound_and_that_is_said(
     offered = 3 * MAX_QUEUED_BYTES // len(LINE)
     for at in range(offered):
         if at == offered // 3:  # from here on the thread is stuck, so it makes no room between
-            while select.select([], [write], [], 0)[1]:
-                await asyncio.sleep(0.001)
+            await asyncio.to_thread(until, lambda: is_full(write), "the pipe is full")
         writer.offer(LINE)
     assert writer.queued <= 2 * MAX_QUEUED_BYTES + len(LINE)
     reading = asyncio.create_task(asyncio.to_thread(read_all, read))
