@@ -33,7 +33,7 @@ steps = rounds of the algorithm; frames = what the busiest rank sent per operati
 GB/s: 10⁹ bytes per second; {NO_P99}"""
 
 LINK_CAPTION = """
-of link: busbw as a share of a cable's rate, of which headers leave TCP 95.6 % (1,448 of 1,514 bytes)"""
+of link: busbw as a share of a cable's rate; with its headers TCP can have 95.6 % of it"""
 
 PLAIN_EVERY_S = 10.0
 """How often a line says how far a bench is whose standard error is no terminal."""
