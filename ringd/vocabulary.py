@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import Enum
 from functools import cached_property, lru_cache
 from hashlib import blake2b
@@ -423,6 +422,8 @@ def check_algorithm(spec: OpSpec) -> None:
 
 def suggestion(word: str, known: tuple[str, ...]) -> str:
     """ " (did you mean 'ring'?)" where a known word is near, else nothing."""
+    from difflib import get_close_matches  # seldom needed
+
     near = get_close_matches(word, known, n=1)
     return f" (did you mean {near[0]!r}?)" if near else ""
 

@@ -9,6 +9,7 @@ waits for the line. Where none comes before standard input or the parent ends, i
 word.
 
 Its errors are a line on standard error; with a second argument, a descriptor, a line there too.
+With a third one, "rendezvous", it also imports what only a rendezvous needs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def main() -> None:
     gc.disable()  # what imports make stays: looking for garbage there is a twentieth of the start
     from ringd.daemon.main import run_daemon  # while the parent does other things
 
+    if "rendezvous" in sys.argv[3:]:
+        import ringd.rendezvous.service  # noqa: F401 - the others wait for it
     line = _line(int(sys.argv[1]))
     if not line.endswith(b"\n"):
         sys.exit(OK)
@@ -52,7 +55,7 @@ def main() -> None:
 def _tell(text: str) -> None:
     """Our parent why we end, if it wants to hear that."""
     with contextlib.suppress(OSError):
-        for descriptor in sys.argv[2:]:
+        for descriptor in sys.argv[2:3]:
             os.write(int(descriptor), text.encode())
 
 

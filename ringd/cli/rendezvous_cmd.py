@@ -37,6 +37,6 @@ def rendezvous(
     loaded = options.settings_from(ctx)
     loaded.require("world_size")
 
-    from ringd.daemon.main import run_rendezvous
+    from ringd.daemon.rendezvous_main import run_rendezvous
 
     run_rendezvous(loaded)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 def did_you_mean(word: str, known: Iterable[str], *, prefix: str = "") -> str:
@@ -15,5 +14,7 @@ def did_you_mean(word: str, known: Iterable[str], *, prefix: str = "") -> str:
     "; did you mean 'timeout_s'?"
     """
     by_folded = {k.removeprefix(prefix).casefold(): k for k in known}
+    from difflib import get_close_matches  # seldom needed
+
     near = get_close_matches(word.removeprefix(prefix).casefold(), by_folded, n=1, cutoff=0.6)
     return f"; did you mean {by_folded[near[0]]!r}?" if near else ""

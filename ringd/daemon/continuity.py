@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from ringd.errors import RendezvousError, RingdError
 from ringd.rendezvous.addresses import is_any
-from ringd.rendezvous.events import Claim, Lost
+from ringd.rendezvous.news import Claim, Lost
 from ringd.rendezvous.observer import Standing, ask_standing, observer_credentials
-from ringd.rendezvous.service import RendezvousService, ServiceSettings
+from ringd.rendezvous.service_settings import ServiceSettings
 from ringd.transport.base import Address, Listener, Transport
 from ringd.transport.connection import Connection, ConnectionHandler
 from ringd.transport.handshaking import Door, Reception
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ringd.daemon.mesh import Mesh
     from ringd.engine.engine import Engine
     from ringd.rendezvous.comeback import Places
+    from ringd.rendezvous.service import RendezvousService
 
 _COMERS = frozenset({DAEMON, OBSERVER})
 LOOK_S = 2.0
@@ -236,6 +237,8 @@ class DaemonContinuity:
         return told if is_any(listening.host) else listening
 
     def _hold(self, silent: frozenset[int]) -> None:
+        from ringd.rendezvous.service import RendezvousService  # most daemons never hold one
+
         self.service = RendezvousService(
             self._transport,
             self._credentials,

@@ -1,4 +1,4 @@
-"""The processes ``ringd daemon`` and ``ringd rendezvous``: settings in, until told to end."""
+"""The process ``ringd daemon``: settings in, until told to end; and what its like share."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ringd.daemon.node import Node
 from ringd.daemon.server import ClientServer
 from ringd.daemon.watch import ProcessWatch
 from ringd.engine.engine import EngineOptions
-from ringd.errors import AddressInUseError, ConfigError
+from ringd.errors import ConfigError
 from ringd.kernels import TorchLoader
 from ringd.observe import dump_file, kept
 from ringd.observe import log as logs
 from ringd.observe.accounting import AccountingFile
 from ringd.observe.dump_file import Dumper
 from ringd.rendezvous.reach import AgentSettings
-from ringd.rendezvous.service import RendezvousService, ServiceSettings
+from ringd.rendezvous.service_settings import ServiceSettings
 from ringd.transport.base import Address
 from ringd.transport.handshaking import fresh_nonce
 from ringd.transport.interfaces import interface_address, refused_host
 from ringd.transport.tcp import TcpTransport, known_congestions, refused_congestion
-from ringd.wire.handshake import DAEMON, RENDEZVOUS, Credentials
+from ringd.wire.handshake import DAEMON, Credentials
 
 PARENT_GRACE_S = 1.0
 """From our parent's end to our own: peers are told of it first, and get what was sent."""
@@ -54,27 +54,13 @@ def run_daemon(loaded: Loaded) -> None:
     check_congestion(loaded)
     if loaded.settings.bind:
         check_listening(loaded, "bind", loaded.settings.bind)
-    _log_as("daemon", loaded.settings)
+    log_as("daemon", loaded.settings)
     for text in loaded.warnings():
         logging.getLogger("ringd.daemon").warning("%s", text)
     uvloop.run(_daemon(loaded), debug=loaded.settings.debug)
 
 
-def run_rendezvous(loaded: Loaded) -> None:
-    """Run the rendezvous service until SIGTERM or SIGINT, or as long as ``once`` says.
-
-    Raises:
-        ConfigError, AddressInUseError: a setting can't be used.
-    """
-    check_congestion(loaded)
-    check_rendezvous_listening(loaded)
-    _log_as("rendezvous", loaded.settings)
-    for text in loaded.warnings():
-        logging.getLogger("ringd.rendezvous").warning("%s", text)
-    uvloop.run(_rendezvous(loaded.settings), debug=loaded.settings.debug)
-
-
-def _log_as(part: str, settings: Settings) -> None:
+def log_as(part: str, settings: Settings) -> None:
     rank = settings.rank if part == "daemon" else None
     logs.setup(part, rank=rank, level=settings.log_level, as_json=settings.log_json)
 
@@ -221,7 +207,7 @@ async def _daemon(loaded: Loaded) -> None:
     loop.add_signal_handler(signal.SIGUSR1, dumper.dump, "SIGUSR1")
     server = ClientServer(loop, node, loaded.socket_path)
     try:
-        await _until_told(
+        await until_told(
             lambda: _serve(node, server, settings, deadline, log),
             settings,
             lambda: node.serves_others,
@@ -293,61 +279,7 @@ async def _serve(
     await asyncio.Event().wait()
 
 
-async def _rendezvous(settings: Settings) -> None:
-    log = logging.getLogger("ringd.rendezvous")
-    assert settings.world_size is not None
-    service = RendezvousService(
-        transport_of(settings),
-        Credentials(settings.job_id, -1, settings.world_size, RENDEZVOUS, load_secret(settings)),
-        log=log,
-        settings=service_settings(settings),
-    )
-    host, ports = settings.rendezvous_listen()
-    if settings.interface:
-        host = interface_address(settings.interface, settings.ip_version)
-
-    async def serve() -> None:
-        log.info(
-            "ringd %s rendezvous: job %s, %d ranks, transport tcp, security HMAC-SHA-256 job "
-            "secret, no TLS",
-            __version__,
-            settings.job_id,
-            settings.world_size,
-        )
-        await _start_on(service, host, list(ports))  # it says where
-        if settings.once:
-            await _job_over(service, settings.dead_after_s)
-        else:
-            await asyncio.Event().wait()
-
-    try:
-        await _until_told(serve, settings, lambda: service.serves_others)
-        log.info("the rendezvous of job %s ends", settings.job_id)
-    finally:
-        await service.stop()
-
-
-async def _job_over(service: RendezvousService, dead_after_s: float) -> None:
-    """Return when an epoch had begun and no daemon has been there for ``dead_after_s``: one that
-    only lost its connection would be back by then."""
-    loop = asyncio.get_running_loop()
-    last_seen = loop.time()
-    while loop.time() < last_seen + dead_after_s:
-        if service.serves_others or not service.had_epoch:
-            last_seen = loop.time()
-        await asyncio.sleep(LOOK_EVERY_S)
-
-
-async def _start_on(service: RendezvousService, host: str, ports: list[int]) -> Address:
-    for port in ports[:-1]:
-        try:
-            return await service.start(Address(host, port))
-        except AddressInUseError:
-            continue
-    return await service.start(Address(host, ports[-1]))
-
-
-async def _until_told(
+async def until_told(
     work: Callable[[], Awaitable[object]],
     settings: Settings,
     is_needed: Callable[[], bool] = lambda: False,

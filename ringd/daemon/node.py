@@ -32,7 +32,7 @@ from ringd.errors import (
 )
 from ringd.observe.flight import FlightRecorder, Snapshot
 from ringd.rendezvous.agent_events import DaemonInfo, Presence
-from ringd.rendezvous.events import Lost, Start
+from ringd.rendezvous.news import Lost, Start
 from ringd.rendezvous.reach import AgentSettings
 from ringd.schedules.select import DEFAULT_THRESHOLDS, ONE_HOST
 from ringd.transport.base import Address, Transport

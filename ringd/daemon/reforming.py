@@ -19,7 +19,7 @@ from ringd.rendezvous.agent_events import Presence
 if TYPE_CHECKING:
     from ringd.engine.engine import Engine
     from ringd.rendezvous.agent import Agent
-    from ringd.rendezvous.events import Start
+    from ringd.rendezvous.news import Start
 
 Reply = Callable[[RingdError | None, dict[str, Any] | None], None]
 """Told once: why there is no next epoch for the trainer, or what it is told of it."""

@@ -30,7 +30,8 @@ from ringd.observe.explain_report import (
     Report,
 )
 from ringd.observe.explain_waits import chain_of, instead_of, roots_of, waits_of
-from ringd.observe.records import FAILED, IN_FLIGHT, Loss, RankDump
+from ringd.observe.outcomes import FAILED, IN_FLIGHT
+from ringd.observe.records import Loss, RankDump
 
 WORLD = 0
 """The number of the group of all ranks."""

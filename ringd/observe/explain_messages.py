@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from ringd.observe.explain_report import NO_DUMP, Message
-from ringd.observe.records import DONE, FAILED, IN_FLIGHT, Op, RankDump
+from ringd.observe.outcomes import DONE, FAILED, IN_FLIGHT
+from ringd.observe.records import Op, RankDump
 from ringd.vocabulary import ANY_SOURCE, RECV, SEND
 
 

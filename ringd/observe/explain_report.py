@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ringd.observe.records import FAILED, IN_FLIGHT, Loss, Op, RankDump
+from ringd.observe.outcomes import FAILED, IN_FLIGHT
+from ringd.observe.records import Loss, Op, RankDump
 
 NEVER, LEFT, NO_DUMP = "never entered", "left", "no dump"
 FORGOTTEN, OLDER = "forgotten", "dump is older"

@@ -19,7 +19,8 @@ from ringd.observe.explain_report import (
     Parting,
     Report,
 )
-from ringd.observe.records import DONE, FAILED, IN_FLIGHT, Loss, Op, RankDump
+from ringd.observe.outcomes import DONE, FAILED, IN_FLIGHT
+from ringd.observe.records import Loss, Op, RankDump
 from ringd.vocabulary import ANY_SOURCE, RECV, ranks_text
 
 

@@ -17,7 +17,8 @@ from ringd.observe.dumps import read
 from ringd.observe.explain import explain
 from ringd.observe.explain_report import MISMATCH, Entry, Parting, Report
 from ringd.observe.explain_text import describe, paragraph, seconds
-from ringd.observe.records import DONE, IN_FLIGHT, Op, RankDump
+from ringd.observe.outcomes import DONE, IN_FLIGHT
+from ringd.observe.records import Op, RankDump
 
 SHOWN = 10
 """Partings and messages that are listed; the JSON has all that are kept."""

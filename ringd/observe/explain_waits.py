@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ringd.observe.explain_report import ABSENT, MISMATCH, NO_DUMP, Message, Parting
-from ringd.observe.records import FAILED, IN_FLIGHT, Op, RankDump
+from ringd.observe.outcomes import FAILED, IN_FLIGHT
+from ringd.observe.records import Op, RankDump
 
 _UNMET = ("not posted", NO_DUMP)
 """Other sides of a message that its rank waits for."""

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from ringd.errors import PeerLostError
-from ringd.observe.records import DONE, FAILED, IN_FLIGHT
+from ringd.observe.outcomes import DONE, FAILED, IN_FLIGHT
 from ringd.vocabulary import ANY_SOURCE, OpSpec
 
 if TYPE_CHECKING:

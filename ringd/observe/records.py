@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-DONE, FAILED, IN_FLIGHT = "done", "failed", "in flight"
-"""How an operation stands."""
-
 
 @dataclass(frozen=True, slots=True)
 class Op:

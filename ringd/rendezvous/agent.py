@@ -19,8 +19,7 @@ from ringd.rendezvous.agent_events import (
     Presence,
 )
 from ringd.rendezvous.comeback import Comeback, Places
-from ringd.rendezvous.heart import Heart
-from ringd.rendezvous.intake import (
+from ringd.rendezvous.hearing import (
     claim_fields,
     clip,
     lost_of,
@@ -30,6 +29,7 @@ from ringd.rendezvous.intake import (
     question_of,
     start_of,
 )
+from ringd.rendezvous.heart import Heart
 from ringd.rendezvous.reach import AgentSettings, describe, reach
 from ringd.rendezvous.referral import follow
 from ringd.rendezvous.unsaid import Unsaid

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import ringd
-from ringd.rendezvous.events import Claim, Lost, Start
+from ringd.rendezvous.news import Claim, Lost, Start
 from ringd.transport.base import Address
 
 Advertise = Callable[[Address], Awaitable[Address]]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from ringd.rendezvous.events import LinkLost, Lost
+from ringd.rendezvous.bounds import GATHER_LINK_REPORTS_S
+from ringd.rendezvous.events import LinkLost
+from ringd.rendezvous.news import Lost
 
 LINK_LOST = "link lost"
-GATHER_LINK_REPORTS_S = 0.150
-"""How long a report about a link waits for others, and for a sign that the accused is dead."""
 
 
 class LinkReports:

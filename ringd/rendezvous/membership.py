@@ -15,6 +15,7 @@ from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+from ringd.rendezvous.bounds import DEAD_AFTER_S, GATHER_LINK_REPORTS_S, LAST_CALL_S
 from ringd.rendezvous.events import (
     BeginAnew,
     DaemonAdmitted,
@@ -28,7 +29,6 @@ from ringd.rendezvous.events import (
     Instruction,
     LinkLost,
     LinkWanted,
-    Lost,
     OpAnswered,
     OpFailed,
     PostFailed,
@@ -39,7 +39,8 @@ from ringd.rendezvous.events import (
     TrainerDetached,
 )
 from ringd.rendezvous.gathering import Gathering
-from ringd.rendezvous.link_verdict import GATHER_LINK_REPORTS_S, LinkReports, judge
+from ringd.rendezvous.link_verdict import LinkReports, judge
+from ringd.rendezvous.news import Lost
 from ringd.rendezvous.recovery import TOO_FEW_BACK, Recovery
 from ringd.rendezvous.reforming import Wishes, other_side_text
 from ringd.rendezvous.seats import Seat
@@ -47,10 +48,7 @@ from ringd.rendezvous.sentences import Sentences
 from ringd.rendezvous.silence import Silence
 from ringd.vocabulary import ranks_text
 
-DEAD_AFTER_S = 3.0
 MAX_VERDICTS = 16
-LAST_CALL_S = 3.0
-"""How long after the last arrival a group that may be smaller waits for others."""
 
 
 class Membership:

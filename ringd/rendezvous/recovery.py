@@ -13,12 +13,10 @@ from collections.abc import Iterable, Set
 from typing import Protocol
 
 from ringd.rendezvous.events import (
-    Claim,
     DaemonJoined,
     FromDaemon,
     Instruction,
     LinkLost,
-    Lost,
     OpFailed,
     PostFailed,
     Send,
@@ -26,6 +24,7 @@ from ringd.rendezvous.events import (
     TrainerDetached,
 )
 from ringd.rendezvous.inquiries import ASKED_ABOUT
+from ringd.rendezvous.news import Claim, Lost
 
 MAX_HELD = 8192
 """Messages that wait until the members are there."""

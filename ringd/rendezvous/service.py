@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ringd.rendezvous.addresses import is_loopback
@@ -27,15 +26,13 @@ from ringd.rendezvous.events import (
     Tick,
 )
 from ringd.rendezvous.intake import event_of
-from ringd.rendezvous.link_verdict import GATHER_LINK_REPORTS_S
-from ringd.rendezvous.membership import DEAD_AFTER_S, LAST_CALL_S, Membership
+from ringd.rendezvous.membership import Membership
 from ringd.rendezvous.observer import Standing
 from ringd.rendezvous.reports import ReportRound
+from ringd.rendezvous.service_settings import ServiceSettings
 from ringd.transport.base import Address, Channel, Listener, Transport
 from ringd.transport.connection import Connection, ConnectionHandler, FrameCollector
 from ringd.transport.handshaking import (
-    HANDSHAKE_TIMEOUT_S,
-    MAX_PENDING,
     Door,
     Reception,
     fresh_nonce,
@@ -49,23 +46,6 @@ _LATE_S = 0.5
 before anybody is called silent."""
 _CATCH_UP_S = 0.05
 _HEARTBEAT = message("heartbeat")
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceSettings:
-    """The service's bounds, in seconds and in connections.
-
-    ``min_size``, ``last_call_s`` and ``majority`` are those of the membership.
-    """
-
-    dead_after_s: float = DEAD_AFTER_S
-    gather_link_reports_s: float = GATHER_LINK_REPORTS_S
-    min_size: int = 0
-    last_call_s: float = LAST_CALL_S
-    majority: bool = False
-    status_timeout_s: float = 2.0
-    handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
-    max_pending: int = MAX_PENDING
 
 
 class RendezvousService:

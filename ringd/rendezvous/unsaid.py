@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from ringd.rendezvous.events import Claim
-from ringd.rendezvous.intake import count_of
+from ringd.rendezvous.hearing import count_of
+from ringd.rendezvous.news import Claim
 
 MAX_REPORTS = 256
 """Reports that wait for the rendezvous; of more the oldest are dropped."""

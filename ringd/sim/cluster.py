@@ -15,7 +15,8 @@ from ringd.daemon.trainer_state import State, TrainerState
 from ringd.engine.engine import EngineOptions, Local
 from ringd.errors import RingdError
 from ringd.rendezvous.agent_events import DaemonInfo
-from ringd.rendezvous.service import RendezvousService, ServiceSettings
+from ringd.rendezvous.service import RendezvousService
+from ringd.rendezvous.service_settings import ServiceSettings
 from ringd.transport.base import Address
 from ringd.transport.memory import Death, MemoryNetwork, MemoryTransport
 from ringd.vocabulary import OpSpec

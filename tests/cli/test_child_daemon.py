@@ -64,6 +64,7 @@ def test_an_error_is_one_line_and_the_exit_code_of_the_command(tmp_path: Path) -
 def test_it_imports_nothing_that_it_can_do_without(tmp_path: Path) -> None:
     """Four of them start at once on two cores: each of these would be seen in a job's start."""
     heavy = ("typer", "rich", "pydantic", "torch", "tomllib", "numpy.testing", "ringd_client")
+    heavy += ("ringd.rendezvous.service", "ringd.rendezvous.events", "ringd.rendezvous.verdicts")
     code = f"""
 import os, sys
 import ringd.daemon.main

@@ -77,7 +77,7 @@ def test_daemon_says_what_is_missing_before_it_loads_anything(ringd: Invoke) -> 
 
 
 def test_rendezvous(ringd: Invoke, stand_in: StandIn) -> None:
-    calls = stand_in("ringd.daemon.main", "run_rendezvous")
+    calls = stand_in("ringd.daemon.rendezvous_main", "run_rendezvous")
     assert ringd("rendezvous", "--world-size", "4", "--bind", "10.0.0.1").exit_code == 0
     ((loaded,), _) = calls[0]
     assert (loaded.settings.world_size, loaded.settings.bind) == (4, "10.0.0.1")

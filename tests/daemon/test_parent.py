@@ -36,7 +36,7 @@ async def test_it_ends_after_its_parent_once_nobody_else_needs_it(
         return asked[-1]
 
     settings = Settings(parent_pid=parent.pid)
-    serving = asyncio.create_task(main._until_told(asyncio.Event().wait, settings, is_needed))
+    serving = asyncio.create_task(main.until_told(asyncio.Event().wait, settings, is_needed))
     await asyncio.sleep(0)
     assert not serving.done()
     assert asked == []
@@ -52,4 +52,4 @@ async def test_it_ends_at_once_if_its_parent_is_gone_already(
     parent.kill()
     parent.wait()
     settings = Settings(parent_pid=parent.pid)
-    await asyncio.wait_for(main._until_told(asyncio.Event().wait, settings), 20.0)
+    await asyncio.wait_for(main.until_told(asyncio.Event().wait, settings), 20.0)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ringd.errors import PeerLostError
-from ringd.rendezvous.membership import DEAD_AFTER_S, GATHER_LINK_REPORTS_S
+from ringd.rendezvous.bounds import DEAD_AFTER_S
+from ringd.rendezvous.membership import GATHER_LINK_REPORTS_S
 from ringd.sim.cluster import SimTrainer
 from ringd.vocabulary import OpSpec
 from ringd.wire.raised import Raised

@@ -11,9 +11,10 @@ from typing import Any, Protocol
 
 from ringd.rendezvous.agent import Agent, DaemonInfo
 from ringd.rendezvous.agent_events import Presence
-from ringd.rendezvous.events import Claim, Lost, Start
+from ringd.rendezvous.news import Claim, Lost, Start
 from ringd.rendezvous.reach import AgentSettings, RetrySettings
-from ringd.rendezvous.service import RendezvousService, ServiceSettings
+from ringd.rendezvous.service import RendezvousService
+from ringd.rendezvous.service_settings import ServiceSettings
 from ringd.sim.clock import VirtualLoop, run
 from ringd.sim.weather import CalmWeather
 from ringd.transport.base import Address, Channel, Listener, Transport

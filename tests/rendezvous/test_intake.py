@@ -20,7 +20,8 @@ from ringd.rendezvous.events import (
     TrainerAttached,
     TrainerDetached,
 )
-from ringd.rendezvous.intake import MAX_FRAMES, MAX_PAIRS, MAX_TEXT, event_of
+from ringd.rendezvous.hearing import MAX_PAIRS, MAX_TEXT
+from ringd.rendezvous.intake import MAX_FRAMES, event_of
 from ringd.rendezvous.verdicts import Answer, FlowView
 from ringd.transport.base import Address
 from ringd.vocabulary import MAX_WORLD

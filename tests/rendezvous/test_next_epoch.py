@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from ringd.rendezvous.events import (
-    Claim,
     DaemonAdmitted,
     DaemonJoined,
     DaemonLost,
@@ -20,6 +19,7 @@ from ringd.rendezvous.events import (
     TrainerDetached,
 )
 from ringd.rendezvous.membership import Membership
+from ringd.rendezvous.news import Claim
 from ringd.rendezvous.reforming import ALLOWED_PART, Wishes, together
 from ringd.rendezvous.silence import DOUBT_S
 from ringd.transport.base import Address

@@ -10,7 +10,8 @@ import pytest
 from ringd.engine import failures
 from ringd.errors import CollectiveMismatchError, CollectiveTimeoutError, InvalidArgumentError
 from ringd.rendezvous.events import PostFailed
-from ringd.rendezvous.intake import event_of, post_verdict_of, question_of
+from ringd.rendezvous.hearing import post_verdict_of, question_of
+from ringd.rendezvous.intake import event_of
 from ringd.rendezvous.post_verdicts import judge_post, verdict_fields
 from ringd.rendezvous.verdicts import Answer, FlowView, State
 from ringd.vocabulary import OpSpec

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ringd.rendezvous import recovery
+from ringd.rendezvous.bounds import DEAD_AFTER_S
 from ringd.rendezvous.events import (
-    Claim,
     DaemonAdmitted,
     DaemonJoined,
     DaemonLost,
@@ -19,7 +19,6 @@ from ringd.rendezvous.events import (
     Heartbeat,
     Instruction,
     LinkLost,
-    Lost,
     OpFailed,
     ReformWanted,
     Send,
@@ -27,7 +26,8 @@ from ringd.rendezvous.events import (
     TrainerAttached,
     TrainerDetached,
 )
-from ringd.rendezvous.membership import DEAD_AFTER_S, Membership
+from ringd.rendezvous.membership import Membership
+from ringd.rendezvous.news import Claim, Lost
 from ringd.transport.base import Address
 
 EPOCH = 5

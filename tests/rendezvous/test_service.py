@@ -12,8 +12,8 @@ import pytest
 import uvloop
 
 from ringd.errors import AddressInUseError, HandshakeRefusedError, RendezvousError
-from ringd.rendezvous.events import Claim
-from ringd.rendezvous.intake import MAX_PAIRS
+from ringd.rendezvous.hearing import MAX_PAIRS
+from ringd.rendezvous.news import Claim
 from ringd.rendezvous.observer import ask_status, observer_credentials
 from ringd.rendezvous.service import RendezvousService
 from ringd.transport.base import Address

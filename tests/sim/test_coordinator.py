@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ringd.errors import CollectiveTimeoutError, PeerLostError, RendezvousError
-from ringd.rendezvous.membership import DEAD_AFTER_S
+from ringd.rendezvous.bounds import DEAD_AFTER_S
 from ringd.rendezvous.recovery import NOT_BACK
 from ringd.sim.cluster import RENDEZVOUS_AT, SimTrainer
 from ringd.sim.invariants import disagreement

@@ -11,8 +11,8 @@ import pytest
 
 from ringd.engine.probing import PROBE_S
 from ringd.errors import PeerLostError, QuorumLostError
-from ringd.rendezvous.membership import DEAD_AFTER_S, LAST_CALL_S
-from ringd.rendezvous.service import ServiceSettings
+from ringd.rendezvous.bounds import DEAD_AFTER_S, LAST_CALL_S
+from ringd.rendezvous.service_settings import ServiceSettings
 from ringd.sim import clock
 from ringd.sim.cluster import JOIN_LIMIT_S, RENDEZVOUS_AT, Cluster, SimTrainer, host
 from ringd.sim.draw import scenario_of

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from ringd.errors import CollectiveTimeoutError, PeerLostError
+from ringd.rendezvous.bounds import DEAD_AFTER_S
 from ringd.rendezvous.inquiries import INQUIRY_S
-from ringd.rendezvous.membership import DEAD_AFTER_S
 from ringd.sim.invariants import disagreement
 from ringd.transport.memory import Death
 from ringd.vocabulary import OpSpec

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ringd.errors import CollectiveTimeoutError, PeerLostError, QuorumLostError, RingdError
-from ringd.rendezvous.membership import DEAD_AFTER_S
+from ringd.rendezvous.bounds import DEAD_AFTER_S
 from ringd.rendezvous.observer import ask_status, observer_credentials
 from ringd.sim.cluster import JOB, SECRET, SimTrainer
 from ringd.sim.invariants import disagreement, leftovers

@@ -12,8 +12,8 @@ import pytest
 from ringd.engine.endings import ASK_S
 from ringd.engine.endings import VERDICT_S as PATIENCE_S
 from ringd.errors import CollectiveTimeoutError
+from ringd.rendezvous.bounds import DEAD_AFTER_S
 from ringd.rendezvous.inquiries import INQUIRY_S
-from ringd.rendezvous.membership import DEAD_AFTER_S
 from ringd.transport.memory import Death
 from ringd.vocabulary import OpSpec
 from tests.engine.scene import DELAY_S, TICK_S, Scene

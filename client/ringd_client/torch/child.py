@@ -31,29 +31,32 @@ class Child:
     owner: int
 
     @classmethod
-    def start(cls) -> Self:
+    def start(cls, *, holds_rendezvous: bool = False) -> Self:
         """Start it; it imports what it needs, and waits.
+
+        Args:
+            holds_rendezvous: it needs that too, most likely.
 
         Raises:
             ResourceError: this process, or the machine, has no room for it.
             OSError: it can't be started.
         """
         try:
-            return cls._started()
+            return cls._started(*["rendezvous"] * holds_rendezvous)
         except OSError as exc:
             if lack := out_of(exc):
                 raise lack from exc
             raise
 
     @classmethod
-    def _started(cls) -> Self:
+    def _started(cls, *needs: str) -> Self:
         env = environment.snapshot()
         env.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's: threads that nobody here needs
         words, its = socket.socketpair()
         try:
             with its:
                 process = subprocess.Popen(
-                    own_module("ringd.cli.child_daemon", os.getpid(), its.fileno()),
+                    own_module("ringd.cli.child_daemon", os.getpid(), its.fileno(), *needs),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     pass_fds=[its.fileno()],

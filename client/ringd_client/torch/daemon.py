@@ -189,8 +189,11 @@ def _local_address(family: int, host: str) -> str:
 _ahead: Child | None = None
 
 
-def start_ahead() -> None:
+def start_ahead(*, holds_rendezvous: bool) -> None:
     """Start the process that is to be this rank's daemon, unless one stands already.
+
+    Args:
+        holds_rendezvous: it most likely will.
 
     Raises:
         ResourceError, OSError: it can't be started.
@@ -198,7 +201,7 @@ def start_ahead() -> None:
     global _ahead
     stands = _own is not None and _own.child.lives
     if not stands and (_ahead is None or not _ahead.is_ours):
-        _ahead = Child.start()
+        _ahead = Child.start(holds_rendezvous=holds_rendezvous)
 
 
 def drop_ahead() -> None:

@@ -42,7 +42,7 @@ def head_start(
             asked = inspect.signature(init).bind(*args, **kwargs).arguments
             if not dist.is_initialized():
                 if daemon_socket_or_none() is None:
-                    daemon.start_ahead()
+                    daemon.start_ahead(holds_rendezvous=_rank(asked, environment.snapshot()) == 0)
                 _await_store(asked, environment.snapshot())
         yield
     finally:
@@ -77,11 +77,15 @@ def _store_of_rank_0(
     by_environment = (asked.get("init_method") or "env://").startswith("env://")
     if not by_environment or asked.get("store") is not None:
         return None
-    rank = asked.get("rank", -1)
-    if rank < 0:
-        rank = int(environ.get("RANK") or 0)
+    rank = _rank(asked, environ)
     host, port = environ.get("MASTER_ADDR", ""), int(environ.get("MASTER_PORT") or 0)
     stands_already = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     if rank <= 0 or host not in _LOOPBACK or not port or stands_already:
         return None
     return host, port
+
+
+def _rank(asked: Mapping[str, Any], environ: Mapping[str, str]) -> int:
+    """Ours, as far as the script or its environment says; else 0."""
+    rank = asked.get("rank", -1)
+    return rank if rank >= 0 else int(environ.get("RANK") or 0)
