@@ -21,7 +21,7 @@ from ringd.engine import (
     run_ahead,
 )
 from ringd.engine.engine import EngineOptions
-from ringd.rendezvous import agent, inquiries, intake, verdicts
+from ringd.rendezvous import agent, hearing, inquiries, intake, verdicts
 from ringd.transport import handshaking
 from ringd.vocabulary import (
     ALGORITHMS,
@@ -198,7 +198,7 @@ def test_the_moves_of_every_algorithm_are_listed() -> None:
         ),
         (mail_frames.MAX_KEPT_FRAMES, "of each peer up to {:,} frames and 4 times"),
         (mail_frames.KEPT_ALLOWANCES, "16,384 frames and {} times the bytes above"),
-        (intake.MAX_PAIRS, "pairs of whole numbers, at most {:,}"),
+        (hearing.MAX_PAIRS, "pairs of whole numbers, at most {:,}"),
         (MAX_SPEC_BYTES >> 10, "At most {} KiB. A scalar"),
         (MAX_DIMS, "array of at most {} sizes"),
         (MAX_TAG.bit_length(), "`tag` is from 0 to 2^{} − 1"),
