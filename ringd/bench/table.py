@@ -28,7 +28,8 @@ FIGURES = (
 NO_P99 = f"p99 is empty where there are fewer than {MIN_SAMPLES_FOR_P99} samples"
 CAPTION = f"""\
 size: of the larger one of a rank's tensors (all N parts), as in nccl-tests; so is busbw
-time of an operation = the slowest rank's; ratio = peer's time / ours
+time of an operation = the slowest rank's; ratio = peer's time / ours: above 1 ringd is quicker
+memory: ordinary tensors are copied to the daemon and back, those of comm.empty (arena) are not
 steps = rounds of the algorithm; frames = what the busiest rank sent per operation, acks included
 GB/s: 10⁹ bytes per second; {NO_P99}"""
 

@@ -11,13 +11,18 @@ from ringd.wire import advice
 
 
 def daemons_missing(
-    rank: int, n: int, joined: Collection[int], timeout_s: float
+    rank: int, n: int, joined: Collection[int], timeout_s: float, out_of_reach: str = ""
 ) -> RendezvousError:
-    """Not all ``n`` daemons came within ``timeout_s``; ``rank`` is our own."""
+    """Not all ``n`` daemons came within ``timeout_s``; ``rank`` is our own.
+
+    Args:
+        out_of_reach: where the rendezvous is, and why it is not in reach any more, if so.
+    """
     missing = sorted(set(range(n)) - set(joined) - {rank})
+    lost = f"; and the rendezvous {out_of_reach}" if out_of_reach else ""
     return RendezvousError(
         f"{n - len(missing)} of {n} daemons joined within {timeout_s:g} s: missing "
-        f"{ranks_text(missing)}. Start what is missing, or {advice.LONGER_TO_JOIN}.",
+        f"{ranks_text(missing)}{lost}. Start what is missing, or {advice.LONGER_TO_JOIN}.",
         joined=sorted(joined),
         missing=missing,
     )

@@ -184,6 +184,14 @@ class DaemonContinuity:
         self.why_lost = ""
         self._lost_at = None
 
+    @property
+    def away(self) -> str:
+        """That the rendezvous, which had been in reach, is not; "": it is."""
+        if self._lost_at is None:
+            return ""
+        for_s = self._engine.now() - self._lost_at
+        return f"at {self._places.at} has been out of reach for {for_s:.0f} s: {self.why_lost}"
+
     def absence(self) -> dict[str, Any]:
         """For ``ringd status`` without a rendezvous: where it was, since when and why it is out of
         reach (None: it never was in reach), and whose daemons could not be asked."""

@@ -128,9 +128,7 @@ class Node:
         means = Means(transport=transport, credentials=credentials, rng=rng, nonce=nonce, log=log)
         self._continuity = means.continuity(self.engine, office, lambda: self._started)
         self._agent = means.agent(rendezvous, self, self._continuity, options, agent, info)
-        self._mesh = means.mesh(
-            self.engine, place, self._agent, self._continuity, self._unreachable
-        )
+        self._mesh = means.mesh(self.engine, place, self._agent, self._continuity, self._unreached)
         self._continuity.tie(self._agent.places, self._mesh)
         self._reforming = Reforming(self.engine, self._agent)
         self._answering = Answering(self._agent, self._mesh)
@@ -228,7 +226,8 @@ class Node:
 
     def incomplete(self, timeout_s: float) -> RendezvousError:
         """Not all daemons came within ``timeout_s``."""
-        return daemons_missing(self.rank, self.world_size, self._presence.joined, timeout_s)
+        joined, away = self._presence.joined, self._continuity.away
+        return daemons_missing(self.rank, self.world_size, joined, timeout_s, away)
 
     def detach(self, trainer: Trainer, how: str, detail: str, raised: Raised | None = None) -> None:
         """The trainer is gone: "goodbye", "raised" (by what) or "died"."""
@@ -276,20 +275,19 @@ class Node:
             self._attach_timer.cancel()
             self._attach_timer = None
         if how in ("died", "raised"):
-            self._note_end(raised)
+            self._note_end(raised, f"this rank's trainer is gone: {detail}")
             gone = MembershipChangedError(f"this rank's trainer is gone: {detail}")
             self.engine.end_all(gone)
         elif epoch:
             self.engine.mail.trainer_left()
         self._agent.detach(how, detail, epoch, next_seqs, raised)
 
-    def _note_end(self, raised: Raised | None) -> None:
+    def _note_end(self, raised: Raised | None, what: str) -> None:
         """A trainer has ended without a goodbye, by what it has raised or otherwise."""
-        is_interrupt = raised is not None and raised.is_interrupt
-        if is_interrupt:
+        if raised is not None and raised.is_interrupt:
             self._on_interrupt()
         else:
-            self._on_failure("the trainer of this rank has ended without a goodbye")
+            self._on_failure(what)
 
     # Surroundings of the engine
 
@@ -297,7 +295,7 @@ class Node:
         """The engine needs a link to ``peer``."""
         self._mesh.want(peer)
 
-    def _unreachable(self, peer: int, reason: str, own: bool) -> None:
+    def _unreached(self, peer: int, reason: str, own: bool) -> None:
         self._agent.link_lost(peer, reason, self.engine.world.epoch, own=own)
 
     def op_failed(
@@ -431,7 +429,7 @@ class Node:
 
     def on_lost(self, lost: Lost) -> None:
         """A rank is gone without a goodbye."""
-        self._note_end(lost.raised)
+        self._note_end(lost.raised, f"rank {lost.rank} is lost: {lost.case} ({lost.detail})")
         if lost.epoch == self.engine.world.epoch:
             self._continuity.lost(lost)
             if lost.case.startswith("daemon"):
@@ -496,5 +494,6 @@ class Node:
             "address": str(self._mesh.address),
             "trainer": None if self._trainer is None else self._trainer.pid,
             "trainer_state": "none" if self._trainer is None else self._trainer.process_state(),
+            "reforming": self._reforming.waits,
             **state_of(self.engine),
         }

@@ -256,6 +256,7 @@ def left_before(group: Group, rank: int) -> PeerLostError:
         detail += ", or had waited too long for this epoch to begin"
     if group.number:
         detail += f" of group {group.number}"
+    detail += "; all ranks must make as many calls, or this one must end with it"
     verdict = f"{group.epoch}.left{rank}"  # all were told by the rendezvous: one id for all
     return peer_lost(
         rank, case="it left the job", detail=detail, epoch=group.epoch, verdict=verdict

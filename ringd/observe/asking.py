@@ -152,7 +152,10 @@ def _rank_of(path: Path) -> str:
 
 def _none_found(loaded: Loaded, living: list[Path]) -> str:
     if not living:
-        return f"no job is running here: no daemon listens in {loaded.runtime_dir}"
+        return (
+            f"no job is running here: no daemon listens in {loaded.runtime_dir}. A daemon with a "
+            "--socket of its own is asked by that: ringd status --socket PATH"
+        )
     asked = loaded.settings
     job = f" of job {asked.job_id}" if loaded.origin["job_id"] != DEFAULT else ""
     whose = "" if asked.rank is None else f" of rank {asked.rank}"

@@ -212,7 +212,8 @@ def _process(dump: RankDump) -> str:
     who = f"rank {dump.rank} on {dump.host}"
     if dump.trainer_pid is None:
         return f"{who} has no trainer"
-    return f"{who}, process {dump.trainer_pid} (its log; py-spy dump --pid {dump.trainer_pid})"
+    pid = dump.trainer_pid
+    return f"{who}, process {pid} (its log; while it still runs: py-spy dump --pid {pid})"
 
 
 def _failed(parting: Parting, report: Report) -> tuple[str, str]:

@@ -101,6 +101,12 @@ def _awaited(status: dict[str, Any]) -> list[str]:
         lines = [f"its daemon is gone: {ranks_text(absent)}"]
     if idle and not status["epoch"]:
         lines.append(f"no trainer yet: {ranks_text(idle)}")
+    outside = [rank for rank in range(status["world_size"]) if rank not in status["members"]]
+    if outside and status["epoch"]:
+        lines.append(
+            f"epoch {status['epoch']} is of {ranks_text(status['members'])}, of "
+            f"{status['world_size']}; not in it: {ranks_text(outside)}"
+        )
     return lines
 
 
@@ -111,8 +117,8 @@ def _absence(status: dict[str, Any]) -> str:
     since, cause = of.get("lost_for_s"), of.get("cause") or status["error"]["message"]
     how_long = "" if since is None else f" for {since:g} s"
     text = f"{where} is out of reach{how_long}: {cause}"
-    others = ", ".join(map(str, of.get("not_asked", [])))
-    return f"{text}; could not be asked: ranks {others}" if others else text
+    others = of.get("not_asked", [])
+    return f"{text}; could not be asked: {ranks_text(others)}" if others else text
 
 
 def _cells(state: dict[str, Any]) -> list[str]:
@@ -172,7 +178,9 @@ def _groups(daemons: list[dict[str, Any]]) -> Table:
 def _details(state: dict[str, Any]) -> list[str]:
     """What went wrong there, and its links: a line each."""
     lines = []
-    if state.get("broken"):
+    if state.get("reforming"):
+        lines.append("its trainer waits in reform() for the other members")
+    elif state.get("broken"):
         lines.append(str(state["broken"]))
     links = [
         f"{peer} ({link['sent_bytes']:,} / {link['received_bytes']:,})"

@@ -91,7 +91,7 @@ class Membership:
         self._silence = Silence(dead_after_s)
         self._seats = [Seat() for _ in range(world_size)]
         self._gathering = Gathering(self._seats, min_size or world_size, last_call_s)
-        self._left: set[int] = set()  # members that said goodbye
+        self._left: set[int] = set()  # members that said goodbye, or have no trainer any more
         self._wishes = Wishes()
         self._all_lost = False  # every member was; those that ask for the next epoch come back
         self._changed = False  # a member asked for the next epoch: this one is over
@@ -418,7 +418,6 @@ class Membership:
                 "groups": [list(pair) for pair in groups],
             }
             return self._broadcast("left", fields, but=event.rank)
-        self._left.add(event.rank)  # its own daemon says so: it is on no other side
         how = f"trainer {event.how}"
         return self.announce(Lost(event.rank, how, event.detail, self.epoch, raised=event.raised))
 
@@ -427,6 +426,8 @@ class Membership:
         if lost.rank in self._announced:
             return []
         self._announced.add(lost.rank)
+        if lost.case.startswith("trainer"):
+            self._left.add(lost.rank)  # its own daemon said so: it is on no other side
         if not lost.number:
             lost = replace(lost, number=self.number())
         self._verdicts.append(lost)

@@ -246,6 +246,8 @@ def where(answer: Answer, seq: int) -> str:
         parts.append(f"has {behind} more call{'s' if behind > 1 else ''} to make before this one")
     if answer.stack:
         parts.append(f"is in {' < '.join(answer.stack[:MAX_FRAMES])}")
+    elif answer.trainer in ("running", "sleeping"):
+        parts.append(f"is {answer.trainer}, and its Python stack could not be had in time")
     pid = f" (process {answer.pid})" if answer.pid else ""
     return f"the trainer of rank {answer.rank}{pid} {' and '.join(parts)}" if parts else ""
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 REFORM_TOO: Final = "Call reform() on this rank too, or close."
 REFORM: Final = "Call reform(), or close."
 LONGER_TO_CONNECT: Final = "raise timeout_s of connect()"
-LONGER_TO_JOIN: Final = "raise join_timeout_s"
+LONGER_TO_JOIN: Final = "raise join_timeout_s (--join-timeout)"
 MORE_MEMORY: Final = "raise arena_limit_bytes in connect()"
 _TORCHS: Final = (
     (LONGER_TO_CONNECT, "raise timeout of init_process_group()"),

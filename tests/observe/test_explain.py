@@ -82,8 +82,8 @@ def test_whichever_rank_stays_away_is_found_and_stands_at_the_end_of_the_chain(n
         text = paragraph(report)
         assert f"rank {absent} never did: its last operation there, 2 (all_reduce op=sum" in text
         assert text.endswith(
-            f"rank {absent} on host{absent}, process {100 + absent} (its log; py-spy dump --pid "
-            f"{100 + absent})."
+            f"rank {absent} on host{absent}, process {100 + absent} (its log; while it still "
+            f"runs: py-spy dump --pid {100 + absent})."
         )
 
 

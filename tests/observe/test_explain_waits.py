@@ -20,7 +20,8 @@ def recv(peer: int) -> Op:
 def look_at(*ranks: int) -> str:
     """Where a text sends its reader to."""
     where = [
-        f"rank {r} on host{r}, process {100 + r} (its log; py-spy dump --pid {100 + r})"
+        f"rank {r} on host{r}, process {100 + r} (its log; while it still runs: "
+        f"py-spy dump --pid {100 + r})"
         for r in ranks
     ]
     return "; ".join(where) + "."

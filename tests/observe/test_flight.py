@@ -267,16 +267,16 @@ def test_a_snapshot_does_not_change_with_what_comes_later() -> None:
 
 def test_failures_of_any_kind_are_told_to_whoever_writes_dumps() -> None:
     scene = MailScene(3)
-    told: list[int] = []
+    told: list[tuple[int, str]] = []
 
     def news() -> set[int]:
-        found = set(told)
+        found = {rank for rank, _ in told}
         told.clear()
         return found
 
     async def main() -> None:
         for rank, node in enumerate(scene.cluster.nodes):
-            node._on_failure = lambda what, rank=rank: told.append(rank)
+            node._on_failure = lambda what, rank=rank: told.append((rank, what))
         await scene.calls([ALL_REDUCE] * 3)
         assert news() == set()
         # also the rank that never came has to dump: it is the one to look at
@@ -288,6 +288,10 @@ def test_failures_of_any_kind_are_told_to_whoever_writes_dumps() -> None:
         assert 0 in news()
         scene.trainer(1).die()
         await scene.quiet()
+        first = dict(reversed(told))
+        assert first[1].startswith("this rank's trainer is gone: ")
+        assert first[0].startswith("rank 1 is lost: trainer died (")
+        assert first[2] == first[0]
         assert news() == {0, 1, 2}
 
     scene.run(main)

@@ -120,7 +120,7 @@ def test_without_a_rendezvous_the_table_says_so(capsys: pytest.CaptureFixture[st
         status = {"error": error, "rendezvous": away, "self": scene.cluster.nodes[0].state()}
         text = " ".join(shown(status, "group", capsys))
         assert "127.0.0.1:7000 is out of reach for 12 s: [Errno 111] refused" in text
-        assert "could not be asked: ranks 1" in text
+        assert "could not be asked: rank 1" in text
         away |= {"lost_for_s": None, "cause": None}
         text = " ".join(shown(status, "group", capsys))
         assert "127.0.0.1:7000 is out of reach: the rendezvous is not connected" in text
@@ -161,7 +161,7 @@ def test_a_rank_of_the_environment_does_not_contradict_a_socket(
         (0, [0, 1, 2, 3], [1], ["no trainer yet: ranks 0, 2 and 3"]),
         (0, [0, 1, 2, 3], [0, 1, 2, 3], []),
         (2, [0, 1, 3], [], ["its daemon is gone: rank 2"]),
-        (2, [0, 1, 2], [], []),
+        (2, [0, 1, 2], [], ["epoch 2 is of ranks 0, 1 and 2, of 4; not in it: rank 3"]),
     ],
 )
 def test_who_is_missing_is_said(
@@ -181,4 +181,19 @@ def test_who_is_missing_is_said(
         "unanswered": [],
     }
     rows = shown(status, "group", capsys)
-    assert [row for row in rows if row.startswith(("no ", "its "))] == told
+    assert [row for row in rows if row.startswith(("no ", "its ", "epoch "))] == told
+
+
+def test_who_waits_in_reform_is_not_told_to_call_it(capsys: pytest.CaptureFixture[str]) -> None:
+    scene = MailScene(2)
+
+    async def main() -> None:
+        state = scene.cluster.nodes[0].state()
+        assert state["reforming"] is False
+        over = {"broken": "epoch 1 is over: rank 1 asked for the next one. Call reform()"}
+        assert any("Call reform()" in row for row in shown({**state, **over}, "daemon", capsys))
+        rows = shown({**state, **over, "reforming": True}, "daemon", capsys)
+        assert any("rank 0: its trainer waits in reform()" in row for row in rows)
+        assert not any("Call reform()" in row for row in rows)
+
+    scene.run(main)

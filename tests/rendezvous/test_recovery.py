@@ -368,6 +368,19 @@ def test_who_asks_a_successor_without_a_majority_is_told_who_is_missing() -> Non
     assert "ranks 0, 2 and 4 may go on elsewhere" in refusal["text"]
 
 
+def test_who_is_dead_by_its_own_daemon_s_word_counts_for_no_majority_of_a_successor() -> None:
+    """The one that holds the rendezvous dies just after another one's trainer."""
+    group = successor(4, unreachable={0})
+    lost = (Lost(3, "trainer died", "process 7 ended", EPOCH, number=f"{EPOCH}.1"),)
+    for rank in (1, 2, 3):
+        group.back(rank, lost=lost)
+    for rank in (1, 2):
+        group.say(ReformWanted(rank, EPOCH, 1, timeout_s=10.0))
+    group.passes(10.0)
+    starts = [fields["members"] for fields in group.heard(1, "start")]
+    assert starts == [[1, 2]]
+
+
 def test_a_successor_awaits_those_that_it_could_reach() -> None:
     group = successor(5, unreachable={0})
     for rank in (1, 2, 3):

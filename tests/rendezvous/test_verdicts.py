@@ -175,8 +175,14 @@ def test_the_text_says_how_many_calls_an_absent_rank_is_behind(next_seq: int, wo
 
 
 def test_where_nothing_is_known_of_a_trainer_nothing_is_said() -> None:
-    found = verdict([waiting(0, 1), absent(1)], 2)
+    found = verdict([waiting(0, 1), absent(1, trainer="unknown")], 2)
     assert found.text == "rank 1 never entered it"
+
+
+@pytest.mark.parametrize("state", ["sleeping", "running"])
+def test_a_stack_that_could_not_be_had_is_missed(state: str) -> None:
+    found = verdict([waiting(0, 1), absent(1, trainer=state)], 2)
+    assert found.text.endswith(f"is {state}, and its Python stack could not be had in time")
 
 
 # Entered late
