@@ -11,8 +11,9 @@ from ringd_client._locks import OwnedLock, is_mine, reentrant
 
 T = TypeVar("T")
 
-GRACE_S: Final = 0.25
-"""How long after a deadline the client goes on trusting its daemon to end the operation."""
+GRACE_S: Final = 0.24
+"""How long after a deadline the client goes on trusting its daemon to end the operation: what is
+left of the 250 ms that a call may outlive its deadline is for itself, to notice and to raise."""
 NO_BOUND: Final = Bound(0.0)
 """Of an operation that has not begun."""
 

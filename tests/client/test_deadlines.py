@@ -23,6 +23,7 @@ from ringd.errors import (
 from ringd.wire import ipc
 from ringd_client import Communicator
 from ringd_client import _collectives as collectives
+from ringd_client._operation import GRACE_S
 from tests.client.conftest import eventually, is_held
 from tests.client.stub_daemon import StubDaemon
 
@@ -52,7 +53,7 @@ def test_a_silent_daemon_is_given_up_at_the_deadline_and_a_quarter_second(
     assert isinstance(error, CollectiveTimeoutError)
     assert "all_reduce op=sum" in str(error)
     assert error.timeout_s == timeout_s
-    assert timeout_s + 0.25 <= elapsed_s < timeout_s + 0.25 + 4
+    assert timeout_s + GRACE_S <= elapsed_s < timeout_s + GRACE_S + 4
     assert tensor.tolist() == [1, 1, 1]
 
 
@@ -279,5 +280,5 @@ def test_status_from_a_silent_daemon(comm: Communicator, daemon: StubDaemon) -> 
     elapsed_s, error = timed(lambda: comm.status(timeout_s=0.05))
     assert isinstance(error, DaemonLostError)
     assert "status of the daemon" in str(error)
-    assert 0.3 <= elapsed_s < 5
+    assert 0.05 + GRACE_S <= elapsed_s < 5
     daemon.reads.set()
