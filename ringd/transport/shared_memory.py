@@ -21,6 +21,8 @@ LARGE_PAGE_BYTES: Final = 2 << 20
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
 _MADV_COLLAPSE: Final = 25  # Linux 6.1
+_GAPS: Final = 8
+"""Between other mappings, that are tried for an aligned one."""
 
 
 def new_memfd(size_bytes: int) -> int:
@@ -90,16 +92,24 @@ def _take_large_pages(fd: int, size_bytes: int) -> None:
 def _aligned(fd: int, size_bytes: int) -> mmap.mmap:
     """Map it at a multiple of a large page, if the file has room behind it to choose.
 
-    The system puts a mapping right below another one, so that its end is what is known before it
-    is made: a longer one begins lower by as much.
+    The system puts a mapping at the end of the first gap that it fits in, so that its end is what
+    is known before it is made: a longer one begins lower by as much. A gap that the longer one does
+    not fit in is closed by one of the first length while the next gap is tried.
     """
-    mapped = mmap.mmap(fd, size_bytes)
-    excess_bytes = _address(mapped) % LARGE_PAGE_BYTES
     room_bytes = os.fstat(fd).st_size - size_bytes
-    if not excess_bytes or size_bytes < LARGE_PAGE_BYTES or room_bytes < excess_bytes:
-        return mapped
-    mapped.close()
-    return mmap.mmap(fd, size_bytes + excess_bytes)
+    with contextlib.ExitStack() as in_gaps:
+        for _ in range(_GAPS):
+            mapped = mmap.mmap(fd, size_bytes)
+            excess_bytes = _address(mapped) % LARGE_PAGE_BYTES
+            if not excess_bytes or size_bytes < LARGE_PAGE_BYTES or room_bytes < excess_bytes:
+                return mapped
+            mapped.close()
+            mapped = mmap.mmap(fd, size_bytes + excess_bytes)
+            if not _address(mapped) % LARGE_PAGE_BYTES:
+                return mapped
+            mapped.close()
+            in_gaps.enter_context(mmap.mmap(fd, size_bytes))
+    return mmap.mmap(fd, size_bytes)
 
 
 def _address(mapped: mmap.mmap) -> int:

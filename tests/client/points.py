@@ -41,9 +41,16 @@ class Handler:
         self.passed = 0
         self._handle = handle
         self.line = ""
+        self._tracer = self._trace
+        """Held: the interpreter looks after its own reference badly.
+
+        Before it calls the tracer it makes a frame object, which can start a collection of garbage,
+        which can run a finalizer of the client, whose line can be the one where we raise: then it
+        forgets the tracer, and goes on to call what it has just freed.
+        """
 
     def __enter__(self) -> Handler:
-        sys.settrace(self._trace)
+        sys.settrace(self._tracer)
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -59,4 +66,4 @@ class Handler:
                 if self.passed > self._at:
                     self.line = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}: {text}"
                     self._handle()
-        return self._trace
+        return self._tracer

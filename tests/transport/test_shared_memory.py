@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -109,6 +110,29 @@ def test_whole_large_pages_are_large_to_both_sides(size: int, gives_large_pages:
             for mapped in (ours, theirs):
                 assert address(mapped) % LARGE_PAGE_BYTES == 0
                 assert large_bytes(address(mapped)) == whole
+    finally:
+        os.close(fd)
+
+
+def test_gaps_that_only_an_unaligned_mapping_fits_in_are_passed_over() -> None:
+    """As a process has them that made and freed much; the system takes the highest that fits."""
+    size = LARGE_PAGE_BYTES
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = new_memfd(size)
+    try:
+        with contextlib.ExitStack() as walls:
+            wall = walls.enter_context(mmap.mmap(-1, 16 * size))
+            while address(plug := walls.enter_context(mmap.mmap(fd, size))) > address(wall):
+                pass
+            plug.close()
+            first = -(-address(wall) // size) * size
+            for gap in (first + 2 * size, first + 6 * size, first + 10 * size):
+                at = ctypes.c_void_p(gap + 2 * PAGE_BYTES)
+                length = ctypes.c_size_t(size + PAGE_BYTES)
+                assert libc.munmap(at, length) == 0
+                assert libc.mprotect(at, length, 0) == -1  # it is nobody's now
+            with map_shared(fd, size, populate=True) as mapped:
+                assert address(mapped) % size == 0
     finally:
         os.close(fd)
 
