@@ -28,6 +28,9 @@ MAX_SPEC_BYTES = 16 * 1024
 MAX_TAG = 2**31 - 1
 DIGEST_BYTES = 8
 
+# Made once: msgpack.packb takes a buffer of 1 MiB from the system each time.
+_pack = msgpack.Packer(autoreset=True).pack
+
 DTypeKind = Literal["bool", "int", "float", "complex", "opaque"]
 
 
@@ -202,7 +205,7 @@ class OpSpec:
 
     @cached_property
     def packed(self) -> bytes:
-        data: bytes = msgpack.packb(
+        data: bytes = _pack(
             [
                 self.group,
                 self.collective,
@@ -269,7 +272,7 @@ def _listed(numbers: tuple[int, ...]) -> str:
 
 def shapes_digest(shapes: Iterable[tuple[int, ...]]) -> bytes:
     """What ranks compare instead of the shapes of coalesced calls, which would be long."""
-    packed = msgpack.packb([list(shape) for shape in shapes])
+    packed = _pack([list(shape) for shape in shapes])
     return blake2b(packed, digest_size=DIGEST_BYTES).digest()
 
 

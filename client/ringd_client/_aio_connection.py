@@ -191,7 +191,8 @@ class AsyncConnection:
             at_end = not len(datagram)
             self._tell(self.state.receive(datagram))
             self.state.last_answered = None
-            if at_end:
+            if at_end or self.state.lost_thread:
+                self._transport.hang_up()
                 self._stop_listening()
 
     def _tell(self, operations: tuple[Operation[Any], ...]) -> None:

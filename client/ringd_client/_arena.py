@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ringd.config.resources import DESCRIPTORS
 from ringd.errors import ArenaFullError, ResourceError
 from ringd.transport.shared_memory import LARGE_PAGE_BYTES, PAGE_BYTES, new_memfd
 from ringd.wire import advice
@@ -152,8 +151,8 @@ class Arena:
         """A block of at least ``size_bytes``, which is a size class; its contents are anything.
 
         Raises:
-            ArenaFullError: there is no room below the cap, or the system has none.
-            ResourceError: this process has no file descriptor left.
+            ArenaFullError: there is no room below the cap.
+            ResourceError: this process has no file descriptor, or the system no memory, left.
             ReentrantCallError: this thread was interrupted in here.
         """
         if is_mine(self._lock):
@@ -183,7 +182,7 @@ class Arena:
         The block comes back when the buffer and all that was made from it are gone.
 
         Raises:
-            ArenaFullError: as for :meth:`take`.
+            ArenaFullError, ResourceError: as for :meth:`take`.
         """
         block = self.take(size_class(size_bytes))
         owner = (ctypes.c_char * size_bytes).from_buffer(block.segment.memory, block.offset)
@@ -367,24 +366,23 @@ class Arena:
             self._drop_idle(until=float("inf"), retain_bytes=0)
         room = (limit_bytes - self.size_bytes) // PAGE_BYTES * PAGE_BYTES
         if needed > room:
-            raise self._full(size_bytes, f"its cap is {self.limit_bytes:,} bytes")
-        step = min(max(self.size_bytes, MIN_SEGMENT_BYTES), MAX_STEP_BYTES)
-        self._add_segment(min(max(needed, step), room), size_bytes)
+            raise self._full(size_bytes)
+        step = min(max(self.size_bytes, MIN_SEGMENT_BYTES), MAX_STEP_BYTES, room)
+        try:
+            self._add_segment(max(needed, step))
+        except (OSError, MemoryError) as exc:
+            if needed < step:  # ahead of need is no need
+                with contextlib.suppress(OSError, MemoryError):
+                    return self._add_segment(needed)
+            raise self._refused(exc, needed) from exc
         if self.size_bytes > RETAIN_BYTES and self._reaper is None:
             self._start_reaper()
 
-    def _add_segment(self, segment_bytes: int, wanted_bytes: int) -> None:
-        try:
-            fd = new_memfd(segment_bytes)
-        except OSError as exc:
-            full = self._full(wanted_bytes, f"the system refused more ({exc.strerror})")
-            raise self._no_descriptor(exc) or full from exc
+    def _add_segment(self, segment_bytes: int) -> None:
+        fd = new_memfd(segment_bytes)
         try:
             segment = Segment(self._new_number(), fd, segment_bytes)
             self._announce(segment.number, segment_bytes, fd)
-        except OSError as exc:
-            full = self._full(wanted_bytes, f"it can't be mapped ({exc.strerror})")
-            raise self._no_descriptor(exc) or full from exc
         finally:
             os.close(fd)
         self.size_bytes += segment_bytes
@@ -396,10 +394,19 @@ class Arena:
         self._next_number = number + 1
         return number
 
-    def _full(self, wanted_bytes: int, why: str) -> ArenaFullError:
+    def _refused(self, error: Exception, wanted_bytes: int) -> ResourceError:
+        return out_of(error, self._seat) or ResourceError(
+            f"the system refuses {wanted_bytes:,} bytes of shared memory: {error}",
+            resource="memory",
+            limit=None,
+            rank=self._seat,
+        )
+
+    def _full(self, wanted_bytes: int) -> ArenaFullError:
         in_operations = self.used_bytes - self.lent_bytes
         return ArenaFullError(
-            f"the shared-memory arena has no room for {wanted_bytes:,} more bytes: {why}; "
+            f"the shared-memory arena has no room for {wanted_bytes:,} more bytes: "
+            f"its cap is {self.limit_bytes:,} bytes; "
             f"{self.lent_bytes:,} are in tensors of comm.empty, {self.guest_bytes:,} in adopted "
             f"storages, {in_operations:,} in operations in flight. Wait for handles, drop "
             f"tensors, or {advice.MORE_MEMORY}.",
@@ -408,9 +415,6 @@ class Arena:
             lent_bytes=self.lent_bytes,
             in_flight_bytes=in_operations,
         )
-
-    def _no_descriptor(self, error: OSError) -> ResourceError | None:
-        return out_of(error, self._seat) if error.errno in DESCRIPTORS else None
 
     # ------------------------------------------------------------ giving back
 
@@ -442,8 +446,10 @@ class Arena:
                 del self._cached[size_bytes]
 
     def _start_reaper(self) -> None:
-        self._reaper = threading.Thread(target=self._reap, name="ringd-arena", daemon=True)
-        self._reaper.start()
+        reaper = threading.Thread(target=self._reap, name="ringd-arena", daemon=True)
+        with contextlib.suppress(RuntimeError):  # no room for one: whoever needs memory trims
+            reaper.start()
+            self._reaper = reaper
 
     def _reap(self) -> None:
         """Trim from time to time, as long as there is something to trim."""

@@ -175,7 +175,7 @@ class Caller(ABC):
             UnsupportedTypeError: no such dtype.
             InvalidArgumentError: no such shape, or no such library.
             ArenaFullError: no room below ``arena_limit_bytes``.
-            ResourceError: this process has no file descriptor left.
+            ResourceError: this process has no file descriptor, or no memory, left.
             CommunicatorClosedError: it is closed.
 
         Cost: some microseconds when a block of that size is free; otherwise about 0.5 ms per

@@ -371,7 +371,7 @@ class Fusion:
 
         Raises:
             ArenaFullError: there is no room.
-            ResourceError: this process has no file descriptor left.
+            ResourceError: this process has no file descriptor, or no memory, left.
         """
         kind = self._kind
         if not kind.region_bytes:

@@ -63,6 +63,8 @@ class ClientState:
     Attributes:
         pending: what the daemon has not answered yet, by request.
         ended: why nothing more can be asked, if so.
+        lost_thread: what the daemon sent could not be taken in, though it may not know that: it is
+            to be hung up on, so that nobody waits for us.
         epoch: the one that the program takes part in, or took part in last, as it knows.
         open_epoch: the same while calls may be made; None: it is over, the program does not know
             of the next.
@@ -87,6 +89,7 @@ class ClientState:
         self.groups: set[int] = set()
         self.highest_group = 0
         self.ended: RingdError | None = None
+        self.lost_thread = False
         self.patience = Patience()
         self._last_request = 0
         self._pack = msgpack.Packer(autoreset=True).pack
@@ -297,8 +300,12 @@ class ClientState:
                 return self._answered(message[1], message[2], message[3])
             if kind == ipc.STATUS_REPLY:
                 return self._replied(message[1], message[2])
-        except (ValueError, IndexError, TypeError) as exc:
-            return self.fail(self.lost(f"it sent what is no message of this protocol ({exc})"))
+        except (ValueError, IndexError, TypeError, MemoryError) as exc:
+            why = f"it sent what is no message of this protocol ({exc})"
+            if isinstance(exc, MemoryError):
+                why = "this program has no memory left to take its answer in"
+            self.lost_thread = True
+            return self.fail(self.lost(why))
         if kind == ipc.REFUSED:
             return self.fail(from_wire(message[1] if len(message) > 1 else None))
         if kind == ipc.BYE:

@@ -38,8 +38,8 @@ class Planner:
 
     A method's input is read when it returns. All raise alike: UnsupportedTypeError,
     InvalidTensorError or InvalidArgumentError for what is refused; ArenaFullError when there is
-    no room, ResourceError when there is no file descriptor left; MemoryInUseError for tensors that
-    the daemon may still use.
+    no room, ResourceError when there is no descriptor or memory left; MemoryInUseError for tensors
+    that the daemon may still use.
 
     Args:
         kinds: what the calls of this communicator look like.

@@ -90,10 +90,13 @@ class Progress:
                 )
                 try:
                     self._thread.start()
-                except BaseException:  # a handler's: whether it comes to run nobody knows
+                except BaseException as exc:  # a handler's: whether it comes to run nobody knows
                     if not self._thread.is_alive():
                         self._thread = None
-                    raise
+                    if not isinstance(exc, RuntimeError):
+                        raise
+                    # The system has no room for one. Whoever waits, or asks, reads for itself, and
+                    # the next asynchronous call tries again.
 
     def _run(self) -> None:
         if not self._running.acquire(blocking=False):

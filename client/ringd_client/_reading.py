@@ -134,7 +134,8 @@ class Reading:
                 return
             if datagram is not None:
                 self._tell(self.state.receive(datagram), operation)
-                self._dead = not datagram
+                if not datagram or self.state.lost_thread:
+                    self._hear_no_more()
             elif time.monotonic() >= until:
                 return
 
@@ -155,8 +156,8 @@ class Reading:
         answered = state.receive(datagram)
         if self._followers or len(answered) != 1 or answered[0] is not own:
             self._tell(answered, own)
-        if not len(datagram):
-            self._dead = True
+        if not len(datagram) or state.lost_thread:
+            self._hear_no_more()
             return False
         self._transport.buffer[0] = NOTHING
         state.last_answered = None
@@ -166,9 +167,15 @@ class Reading:
         """What was read, when a signal handler came between; if that is us, it is seen again."""
         if (datagram := self._transport.left_over()) is not None:
             self._tell(self.state.receive(datagram, again=True))
+            if self.state.lost_thread:
+                self._hear_no_more()
             if leads:
                 self._transport.buffer[0] = NOTHING
                 self.state.last_answered = None
+
+    def _hear_no_more(self) -> None:
+        self._dead = True
+        self._transport.hang_up()
 
     def _lose(self, cause: OSError) -> None:
         """Receiving has failed.

@@ -173,7 +173,7 @@ class Transport:
         see before the goodbye.
         """
         until = time.monotonic() + FAREWELL_S
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, MemoryError):
             while self.receive_aside(until):
                 pass
 

@@ -124,8 +124,8 @@ class Communicator(Caller):
     - DaemonLostError: our own daemon is gone, and with it all groups; close, and connect again.
     - TooManyOperationsError, ArenaFullError, MemoryInUseError: nothing was posted; or, of a call of
       several operations, the rest of it is void on all ranks.
-    - ResourceError: this process, or our daemon, has no file descriptor left. The call is void on
-      all ranks: the others raise CollectiveMismatchError, and the next call is an ordinary one.
+    - ResourceError: this process, or our daemon, has no descriptor or memory left. The call is void
+      on all ranks: the others raise CollectiveMismatchError, and the next call is an ordinary one.
     - CommunicatorClosedError, GroupFreedError: it is closed, or belongs to the parent process.
 
     Each collective has a twin whose name ends in ``_async`` and that returns a :class:`Handle`;

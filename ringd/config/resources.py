@@ -41,10 +41,11 @@ def exhausted(error: BaseException, whose: str, rank: int | None = None) -> Reso
 
 
 def _number(error: BaseException) -> int | None:
-    """What the system said; where the dynamic loader did, in a library's ImportError, in words."""
+    """What the system said; in words where the dynamic loader did, in a library's ImportError, or
+    torch, in a RuntimeError."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
-    if isinstance(error, OSError | ImportError):
+    if isinstance(error, OSError | ImportError | RuntimeError):
         said = str(error)
         return next((n for n in (*DESCRIPTORS, *MEMORY) if os.strerror(n) in said), None)
     return None

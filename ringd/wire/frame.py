@@ -42,6 +42,9 @@ KNOWN_FLAGS = FLAG_ACK_NOW
 
 CONNECTION_STREAM = 0
 
+# Made once: msgpack.packb takes a buffer of 1 MiB from the system each time.
+_pack = msgpack.Packer(autoreset=True).pack
+
 
 class Kind(IntEnum):
     """What a frame is."""
@@ -140,7 +143,7 @@ def encode(
     flags: int = 0,
 ) -> bytes:
     """Preamble and header of a frame; the payload, if any, follows as it is."""
-    head = b"" if header is None else msgpack.packb(header)
+    head = b"" if header is None else _pack(header)
     return (
         PREAMBLE.pack(MAGIC, VERSION, kind, flags, len(head), stream, payload_bytes, frame_no, ack)
         + head

@@ -59,13 +59,16 @@ HELLO, SEGMENT, DROP_SEGMENT, SUBMIT, POISON, STATUS, GOODBYE, FREE_GROUP, DUMP 
 REFORM, NEWCOMERS, OPEN_GROUP = range(10, 13)
 WELCOME, REFUSED, DONE, STATUS_REPLY, BYE, DUMP_REPLY = range(65, 71)
 
-_UNREADABLE = (ValueError, TypeError, ArithmeticError, MemoryError, msgpack.UnpackException)
+_UNREADABLE = (ValueError, TypeError, ArithmeticError, msgpack.UnpackException)
 """What msgpack raises. Not every Exception: a signal handler may raise one here."""
+_READ_BYTES = 4096
+# Made once: msgpack.packb takes a buffer of 1 MiB from the system each time.
+_pack = msgpack.Packer(autoreset=True).pack
 
 
 def pack(*message: Any) -> bytes:
     """One datagram."""
-    data: bytes = msgpack.packb(message)
+    data: bytes = _pack(message)
     return data
 
 
@@ -77,6 +80,7 @@ def unpack(data: bytes | memoryview, *, followed: bool = False) -> list[Any]:
 
     Raises:
         ValueError: not an array that begins with a number.
+        MemoryError: there is none for it.
     """
     try:
         message = _first(data) if followed else msgpack.unpackb(data)
@@ -88,6 +92,6 @@ def unpack(data: bytes | memoryview, *, followed: bool = False) -> list[Any]:
 
 
 def _first(data: bytes | memoryview) -> Any:
-    unpacker = msgpack.Unpacker()
+    unpacker = msgpack.Unpacker(read_size=min(len(data), _READ_BYTES))  # by default 1 MiB
     unpacker.feed(data)
     return unpacker.unpack()

@@ -137,14 +137,46 @@ def test_at_the_cap_the_error_says_the_cap_and_what_holds_the_memory() -> None:
     arena.close()
 
 
-def test_a_system_without_memory_is_an_arena_full_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, r"is out of memory \(No space left on device\)"),
+        (errno.ENOMEM, r"is out of memory \(Cannot allocate memory\)"),
+        (errno.EPERM, r"refuses 1,048,576 bytes of shared memory: .*Operation not permitted"),
+    ],
+)
+def test_a_process_that_the_system_gives_no_memory_says_so_and_not_that_the_arena_is_full(
+    monkeypatch: pytest.MonkeyPatch, number: int, said: str
+) -> None:
     def refuse(fd: int, offset: int, size: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     arena, _ = new_arena()
-    monkeypatch.setattr(os, "posix_fallocate", refuse)
-    with pytest.raises(ArenaFullError, match="No space left"):
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", refuse)
+        with pytest.raises(ResourceError, match=said) as caught:
+            arena.take(MIB)
+    assert caught.value.fields["resource"] == "memory"
+    arena.free(arena.take(MIB))
+    arena.close()
+
+
+def test_what_a_call_needs_is_taken_when_the_system_has_less_than_a_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def scarce(size_bytes: int) -> int:
+        if size_bytes > 3 * MIB:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return new_memfd(size_bytes)
+
+    monkeypatch.setattr(_arena, "new_memfd", scarce)
+    arena, segments = new_arena()
+    for _ in range(5):
         arena.take(MIB)
+    assert segments.sizes == {1: 2 * MIB, 2: 2 * MIB, 3: MIB}
+    with pytest.raises(ResourceError, match="out of memory"):
+        arena.take(4 * MIB)
+    arena.free(arena.take(MIB))
     arena.close()
 
 

@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+import types
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from ringd.errors import (
     TooManyOperationsError,
 )
 from ringd.wire import ipc
-from ringd_client import Communicator
+from ringd_client import Communicator, _core
 from ringd_client import _collectives as collectives
 from ringd_client._operation import GRACE_S
 from tests.client.conftest import eventually, is_held
@@ -208,6 +209,37 @@ def test_a_daemon_that_sends_garbage_is_lost(
     error = timed(lambda: comm.all_reduce(torch.ones(3)))[1]
     assert isinstance(error, DaemonLostError)
     assert "no message of this protocol" in str(error)
+    assert daemon.gone.wait(10), "it is hung up on, so that it tells the others"
+
+
+def test_an_answer_that_there_is_no_memory_for_is_no_garbage(
+    comm: Communicator, daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unpack(data: object, followed: bool = False) -> None:
+        raise MemoryError("Unable to allocate")
+
+    daemon.script = lambda s: CollectiveTimeoutError("waiting on rank 2", op="all_reduce", seq=7)
+    monkeypatch.setattr(_core, "ipc", types.SimpleNamespace(**(vars(ipc) | {"unpack": unpack})))
+    error = timed(lambda: comm.all_reduce(torch.ones(3)))[1]
+    assert isinstance(error, DaemonLostError)
+    assert "this program has no memory left to take its answer in" in str(error)
+    assert daemon.gone.wait(10)
+
+
+def test_without_room_for_a_thread_who_waits_or_asks_reads_for_itself(
+    comm: Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        waited, asked = comm.all_reduce_async(torch.ones(3)), comm.all_reduce_async(torch.ones(4))
+        assert waited.wait().tolist() == [3.0] * 3
+        eventually(asked.done)
+    unasked = torch.ones(5)
+    comm.all_reduce_async(unasked)
+    eventually(lambda: unasked.tolist() == [3.0] * 5)
 
 
 def test_errors_of_the_same_epoch_leave_the_group_standing(

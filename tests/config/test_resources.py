@@ -25,6 +25,10 @@ def loaders(number: int) -> str:
         (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "memory"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "memory"),
         (ImportError(loaders(errno.ENOMEM)), "memory"),
+        (
+            RuntimeError(f"DefaultCPUAllocator: no. Error 12 ({os.strerror(errno.ENOMEM)})"),
+            "memory",
+        ),
         (MemoryError(), "memory"),
         (MemoryError("Unable to allocate 8 EiB"), "memory"),
     ],

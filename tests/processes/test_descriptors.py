@@ -1,4 +1,4 @@
-"""A rank that runs out of file descriptors is named, with its limit; the others go on with it."""
+"""A rank that runs out of file descriptors, or memory, is named; the others go on with it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import resource
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -113,6 +114,37 @@ def test_a_call_for_which_a_trainer_has_no_descriptor_is_void_on_all(daemons: Ma
             assert rank == 1 or end["fields"]["ranks"] == [1]
         assert ends[-1]["error"] is None, "what needs no more memory works"
     is_whole(group)
+
+
+@contextlib.contextmanager
+def no_memory_left(pid: int, but_bytes: int) -> Iterator[None]:
+    """While this lasts, a process has that much more to itself."""
+    soft, hard = resource.prlimit(pid, resource.RLIMIT_AS)
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[0])
+    limit_bytes = pages * resource.getpagesize() + but_bytes
+    resource.prlimit(pid, resource.RLIMIT_AS, (limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_AS, (soft, hard))
+
+
+def test_a_call_for_which_a_trainer_has_no_memory_is_void_on_all(daemons: Make) -> None:
+    group = daemons(3)
+    group.connect()
+    is_whole(group)
+    tensor_bytes = 64 << 20  # more than what malloc would keep for later
+    with no_memory_left(group.trainer(1).pid, tensor_bytes * 3 // 2):
+        told = group.do(calls.sums, sizes=[tensor_bytes // 4, 3])
+    text = f"rank 1's trainer (process {group.trainer(1).pid}) is out of memory"
+    for rank, (end, last) in enumerate(told):
+        assert end["error"] == ("ResourceError" if rank == 1 else "CollectiveMismatchError"), end
+        assert end["retry"] == "same_epoch"
+        assert text in end["text"]
+        assert rank == 1 or end["fields"]["ranks"] == [1]
+        assert (last["error"], last["value"]) == (None, [6.0, 6.0]), "the group stands"
+    for ends in group.do(calls.sums, sizes=[tensor_bytes // 4]):
+        assert (ends[0]["error"], ends[0]["value"]) == (None, [6.0, 6.0])
 
 
 FIRST = ("agree", "agree_async", "new_group", "all_gather_object", "sync_state", "coalesce")

@@ -112,6 +112,17 @@ def each_its_own(stage: Stage, calls: list[Call]) -> dict[str, Any]:
     return {"first": first, "next": following, "last": last, "seq": status["next_seq"]}
 
 
+def sums(stage: Stage, sizes: list[int]) -> list[dict[str, Any]]:
+    """Sums of float32 tensors of so many elements, one after another: how each ends, and its
+    first and last element."""
+
+    def sum_of(size: int) -> list[float]:
+        made = stage.comm.all_reduce(np.full(size, 1 + stage.comm.rank, np.float32))
+        return [float(made[0]), float(made[-1])]
+
+    return [outcome(lambda size=size: sum_of(size)) for size in sizes]
+
+
 def sequence(stage: Stage, calls: list[Call]) -> list[dict[str, Any]]:
     """One call after another, whatever comes of them."""
     comm = stage.comm
