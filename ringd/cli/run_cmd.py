@@ -35,6 +35,15 @@ def run(
             show_default=False,
         ),
     ] = 0,
+    preload: Annotated[
+        str,
+        typer.Option(
+            "--preload",
+            help="Import these once, and fork each rank from there: torch for a torch script.",
+            metavar="MODULE,...",
+            show_default=False,
+        ),
+    ] = "",
     min_size: options.SpareSize = None,
     last_call_s: options.LastCall = None,
     job_id: options.OwnJobId = None,
@@ -73,4 +82,5 @@ def run(
 
     from ringd.launch.run import run as launch
 
-    raise typer.Exit(launch(command, n, loaded, max_restarts=max_restarts))
+    modules = [name for name in preload.split(",") if name]
+    raise typer.Exit(launch(command, n, loaded, max_restarts=max_restarts, preload=modules))

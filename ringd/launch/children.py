@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol
 
 from ringd.daemon.watch import ProcessWatch
 from ringd.launch.output import Output, end_holders
@@ -23,13 +24,24 @@ OUTPUT_GRACE_S = 1.0
 """How long what a child left behind may hold the child's output open before it is ended."""
 
 
+class Process(Protocol):
+    """What runs a child: :class:`Spawned`, or another process's child."""
+
+    pid: int
+    stdout: IO[bytes]
+    stderr: IO[bytes]
+
+    async def reap(self) -> int:
+        """Its exit code, negative: the signal; once it has ended."""
+
+
 @dataclass(slots=True, eq=False)
 class Child:
     """A started process. ``name`` is its prefix ("0" for trainer 0, "daemon 0")."""
 
     name: str
     rank: int
-    process: subprocess.Popen[bytes]
+    process: Process
     outputs: list[Output]
     code: int | None = None
     """How it ended; negative: by this signal. None: it runs."""
@@ -40,6 +52,42 @@ class Child:
 
     def __str__(self) -> str:
         return f"rank {self.name}" if self.name.isdecimal() else f"the {self.name}"
+
+
+class Spawned:
+    """A process that we have started.
+
+    The pipes of its output are ours to close while somebody else holds them, which a transport of
+    asyncio's would not let us do.
+
+    Raises:
+        OSError: the command can't be run.
+    """
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], stdin: int) -> None:
+        self._popen = subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=dict(env),
+            process_group=0,
+        )
+        assert self._popen.stdout is not None and self._popen.stderr is not None
+        self.pid = self._popen.pid
+        self.stdout: IO[bytes] = self._popen.stdout
+        self.stderr: IO[bytes] = self._popen.stderr
+
+    def tell(self, told: bytes) -> None:
+        """Write all that its standard input has."""
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._popen.stdin as pipe:
+            pipe.write(told)
+
+    async def reap(self) -> int:
+        """See :class:`Process`."""
+        return self._popen.wait()
 
 
 class Children:
@@ -79,21 +127,26 @@ class Children:
         command: Sequence[str],
         env: Mapping[str, str],
         told: bytes | None = None,
+        stdin: int = subprocess.DEVNULL,
     ) -> Child:
         """Start a process in a new group.
 
         Args:
             told: what it reads on its standard input, at most 64 KiB; None: nothing.
+            stdin: a descriptor for that instead.
 
         Raises:
             OSError: the command can't be run.
         """
-        process = _spawn(command, env, subprocess.DEVNULL if told is None else subprocess.PIPE)
+        process = Spawned(command, env, stdin if told is None else subprocess.PIPE)
+        child = await self.take(name, rank, process)
+        if told is not None:
+            process.tell(told)
+        return child
+
+    async def take(self, name: str, rank: int, process: Process) -> Child:
+        """Watch a process that was started, in a group of its own, as one of ours."""
         self._ward("+", process.pid)
-        if told is not None and process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
-                pipe.write(told)
-        assert process.stdout is not None and process.stderr is not None
         waits = name.isdecimal()  # trainers; a daemon that stood still would fail the job
         outputs = [
             await Output.start(process.stdout, self._out, name, waits=waits),
@@ -111,7 +164,7 @@ class Children:
         """
         await _ended(child.pid)
         _signal_group(child.pid, signal.SIGKILL)  # before it is reaped: the number is its own yet
-        child.code = child.process.wait()
+        child.code = await child.process.reap()
         self._ward("-", child.pid)
         try:
             copied = [output.copied for output in child.outputs]
@@ -186,20 +239,6 @@ def _tell_who_lives(alive: Sequence[Child], steps: Sequence[tuple[int, float]]) 
         return  # only their output is awaited
     then = f"; {signal.Signals(later[0][0]).name} in {grace_s:g} s" if later else ""
     log.warning("not ended yet: %s: %s now%s", names, signal.Signals(number).name, then)
-
-
-def _spawn(command: Sequence[str], env: Mapping[str, str], stdin: int) -> subprocess.Popen[bytes]:
-    """A process, and the pipes of its output, which a transport of asyncio's would not let us
-    close while somebody else holds them."""
-    return subprocess.Popen(
-        command,
-        bufsize=0,
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=dict(env),
-        process_group=0,
-    )
 
 
 async def _ended(pid: int) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import signal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from ringd.config.loader import Loaded
 from ringd.config.values import HostPort
 from ringd.errors import ConfigError
 from ringd.launch.children import Child, Children
+from ringd.launch.preloading import Preloader
 from ringd.launch.python import own_module
 from ringd.transport.base import Address
 
@@ -90,13 +92,16 @@ class Crew:
         command: what each trainer runs.
         rendezvous: where it listens.
         restarts_left: how often, in all, a rank that failed is started anew.
+        preload: modules that one process imports for all trainers.
     """
 
     job: Job
     children: Children
     command: Sequence[str]
-    rendezvous: Address
+    rendezvous: Address = field(default_factory=lambda: Address("", 0))
     restarts_left: int = 0
+    preload: Sequence[str] = ()
+    preloader: Preloader | None = None
     trainers: list[Child] = field(default_factory=list)
     daemons: list[Child] = field(default_factory=list)
     given_up: set[int] = field(default_factory=set)
@@ -107,10 +112,17 @@ class Crew:
         """Start them all.
 
         Raises:
-            ConfigError: the command can't be run.
+            ConfigError: the command can't be run, or a module can't be preloaded.
         """
         ranks = range(self.job.world_size)
+        if self.preload:
+            with self._runnable():
+                self.preloader = await Preloader.start(
+                    self.children, self.preload, self.command, self._common_environment()
+                )
         self.daemons += [await self._daemon(rank) for rank in ranks]
+        if self.preloader is not None:
+            await self.preloader.ready()
         self.trainers += [await self._trainer(rank) for rank in ranks]
         self._describe()
 
@@ -123,6 +135,8 @@ class Crew:
         """Whether the job goes on though ``child`` failed: its rank is started anew, or is one
         that is not needed."""
         rank = child.rank
+        if self.preloader is not None and child is self.preloader.child:
+            return False  # how its trainers end nobody could know
         if child not in (self.trainers[rank], self.daemons[rank]) or rank in self.given_up:
             return True  # what it was is replaced already
         if self.restarts_left:
@@ -160,11 +174,30 @@ class Crew:
 
     async def _trainer(self, rank: int) -> Child:
         env = self.job.environment(rank, self.rendezvous)
+        with self._runnable():
+            if self.preloader is None:
+                return await self.children.start(str(rank), rank, self.command, env)
+            common = self._common_environment()
+            own = {name: value for name, value in env.items() if common.get(name) != value}
+            return await self.preloader.fork(self.children, rank, own)
+
+    def _common_environment(self) -> dict[str, str]:
+        """What all trainers see alike."""
+        ranks = range(self.job.world_size)
+        first, *others = (self.job.environment(rank, self.rendezvous) for rank in ranks)
+        return {
+            name: value
+            for name, value in first.items()
+            if all(other.get(name) == value for other in others)
+        }
+
+    @contextlib.contextmanager
+    def _runnable(self) -> Iterator[None]:
         try:
-            return await self.children.start(str(rank), rank, self.command, env)
+            yield
         except OSError as exc:  # no interpreter, no permission
             name = self.command[0]
-            raise ConfigError(f"the command {name!r} can't be run: {exc.strerror}") from None
+            raise ConfigError(f"the command {name!r} can't be run: {exc.strerror or exc}") from None
 
     def _describe(self) -> None:
         """job.json: who is who, for ``ringd status`` and for people."""

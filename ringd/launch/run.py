@@ -28,6 +28,7 @@ from ringd.errors import ConfigError, RingdError
 from ringd.launch import folders
 from ringd.launch.children import Child, Children
 from ringd.launch.crew import DAEMON_STEPS, Crew, Job
+from ringd.launch.preloading import split
 from ringd.launch.terminal import Terminal
 from ringd.launch.writer import LogStream
 from ringd.observe import log as logs
@@ -56,10 +57,18 @@ _FAILURE_STEPS = ((0, SURVIVOR_GRACE_S), *_WAITING_STEPS)
 _INTERRUPT_STEPS = ((signal.SIGINT, 2.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 5.0))
 
 
-def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0) -> int:
+def run(
+    command: Sequence[str],
+    n: int,
+    loaded: Loaded,
+    *,
+    max_restarts: int = 0,
+    preload: Sequence[str] = (),
+) -> int:
     """Run ``command`` as N ranks on this machine.
 
     Args:
+        preload: modules that one process imports, and is forked for each rank.
         max_restarts: how often, in all, a rank that failed is started anew. After that the job
             goes on without ranks that fail, down to the setting ``min_size``.
 
@@ -74,6 +83,8 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
     if shutil.which(command[0]) is None:
         hint = f"; try: -- python {command[0]}" if Path(command[0]).is_file() else ""
         raise ConfigError(f"the command {command[0]!r} is not found{hint}")
+    if preload:
+        split(command)
     _enough_ports(n, loaded)
     check_congestion(loaded)
     if loaded.settings.bind:
@@ -86,7 +97,7 @@ def run(command: Sequence[str], n: int, loaded: Loaded, *, max_restarts: int = 0
     job = _prepare(n, loaded)
     log.info("job %s begins, with %d rank%s", job.job_id, n, "" if n == 1 else "s")
     try:
-        return asyncio.run(_run_and_tell(job, command, max_restarts))
+        return asyncio.run(_run_and_tell(job, command, max_restarts, preload))
     finally:
         shutil.rmtree(job.folder, ignore_errors=True)
 
@@ -166,26 +177,24 @@ def _prepare(n: int, loaded: Loaded) -> Job:
         raise
 
 
-async def _run_and_tell(job: Job, command: Sequence[str], max_restarts: int) -> int:
+async def _run_and_tell(
+    job: Job, command: Sequence[str], max_restarts: int, preload: Sequence[str]
+) -> int:
     """Run the job; all that is printed meanwhile is printed by writers, at the end too."""
     terminal = Terminal.taken()
     _set_up_log(job.loaded, cast(TextIO, LogStream(terminal.err)))
     children = Children(terminal.out, terminal.err)
+    crew = Crew(job, children, command, restarts_left=max_restarts, preload=preload)
     try:
-        return await _run(job, command, max_restarts, children, terminal.told)
+        return await _run(job, crew, terminal.told)
     finally:
         await terminal.close(log.warning)
         _set_up_log(job.loaded)
 
 
-async def _run(
-    job: Job,
-    command: Sequence[str],
-    max_restarts: int,
-    children: Children,
-    told: asyncio.Queue[int],
-) -> int:
+async def _run(job: Job, crew: Crew, told: asyncio.Queue[int]) -> int:
     """The exit code; ``told`` gets the signals that come."""
+    children = crew.children
     settings = dataclasses.replace(
         job.loaded.settings, secret_file=job.secret_file, job_id=job.job_id
     )
@@ -204,9 +213,10 @@ async def _run(
         address = await service.start(Address(host, 0))
     try:
         await children.open(job.folder)
-        crew = Crew(job, children, command, address, max_restarts)
-        await crew.start()
-        end = await _watch(children, crew, told, partial(_status, job, service))
+        crew.rendezvous = address
+        end = await _start(crew, told) or await _watch(
+            children, crew, told, partial(_status, job, service)
+        )
         return end.code
     finally:
         await children.end(list(children.running), DAEMON_STEPS)
@@ -254,6 +264,20 @@ async def _interrupted(number: int, crew: Crew) -> _End:
     _keep_dumps(crew.job.folder, BEFORE)
     await crew.children.end(crew.trainers, _INTERRUPT_STEPS)
     return _End(128 + number, interrupted=True)
+
+
+async def _start(crew: Crew, told: asyncio.Queue[int]) -> _End | None:
+    """Start the job; its end, if a signal comes meanwhile."""
+    starting = asyncio.create_task(crew.start())
+    signalled = asyncio.create_task(told.get())
+    await asyncio.wait({starting, signalled}, return_when=asyncio.FIRST_COMPLETED)
+    if not signalled.done():
+        signalled.cancel()
+        starting.result()
+        return None
+    starting.cancel()
+    await asyncio.wait({starting})
+    return await _interrupted(signalled.result(), crew)
 
 
 async def _watch(children: Children, crew: Crew, told: asyncio.Queue[int], status: Status) -> _End:
@@ -375,7 +399,7 @@ def _failure(child: Child | None, code: int, crew: Crew) -> tuple[int, str]:
     """What the launcher exits with for it, and why; 0: it is as it should be."""
     if child is None:
         return DAEMON_FAILED, "the warden process ended"
-    if child in crew.daemons:
+    if not child.name.isdecimal():
         return (code if code > 0 else DAEMON_FAILED), f"the {child.name} ended ({_ending(code)})"
     text = f"rank {child.name}{_times(crew, [child.rank])} failed ({_ending(code)})"
     return (code if code >= 0 else 128 - code), text

@@ -78,7 +78,7 @@ def test_a_table_and_json_of_each_backend(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     rows = {row["impl"]: row for row in json.loads(path.read_text())["startup"]}
-    assert set(rows) == {"none", "gloo", "ringd"}
+    assert set(rows) == {"none", "gloo", "ringd", "ringd run --preload torch"}
     for row in rows.values():
         assert (row["n"], row["rounds"]) == (2, 1)
         assert 0 < row["min_s"] == row["median_s"] == row["max_s"]

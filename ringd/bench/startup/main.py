@@ -17,13 +17,16 @@ from ringd.config import environment
 from ringd.launch.python import own_module
 
 TRAINER: Final = "ringd.bench.startup.trainer"
-IMPLS: Final = ("none", "gloo", "ringd")
+PRELOADED: Final = "ringd run --preload torch"
+IMPLS: Final = ("none", "gloo", "ringd", PRELOADED)
 """``none`` imports torch and ends: the part of the others that is neither's."""
 LIMIT_S: Final = 120.0
 COLUMNS: Final = ("min s", "median s", "max s", "CPU s\nmin", "CPU s\nmedian")
 CAPTION: Final = """\
-from the start of the first rank to the end of the last: import torch, init_process_group, one
-all_reduce, destroy_process_group; each rank of ringd starts a daemon. none: import torch only.
+from the start of the first rank to the end of the last: import torch,
+init_process_group, one all_reduce, destroy_process_group; each rank of ringd
+starts a daemon. none: import torch only. ringd run --preload torch: from the
+start to the end of that command, which imports torch once for all ranks.
 CPU s: processor time of all processes of a job, daemons included"""
 
 
@@ -55,15 +58,16 @@ def _job(impl: str, n: int) -> tuple[float, float]:
     env = {name: value for name, value in env.items() if not name.startswith(environment.PREFIX)}
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(n)}
     began = time.monotonic()
-    ranks = [
-        subprocess.Popen(
-            own_module(TRAINER, impl),
-            env=env | {"RANK": str(rank)},
-            stdin=subprocess.DEVNULL,
-        )
-        for rank in range(n)
+    if impl == PRELOADED:
+        trainer = own_module(TRAINER, "ringd")
+        command = own_module("ringd", *impl.split()[1:], "-n", n, "--log-level=error", "--")
+        starts = [(command + trainer, env)]
+    else:
+        starts = [(own_module(TRAINER, impl), env | {"RANK": str(rank)}) for rank in range(n)]
+    started = [
+        subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL) for command, env in starts
     ]
-    ended, cpu_s = wait_for(ranks, LIMIT_S)
+    ended, cpu_s = wait_for(started, LIMIT_S)
     return ended - began, cpu_s
 
 
