@@ -57,7 +57,9 @@ def run_daemon(loaded: Loaded) -> None:
     log_as("daemon", loaded.settings)
     for text in loaded.warnings():
         logging.getLogger("ringd.daemon").warning("%s", text)
-    uvloop.run(_daemon(loaded), debug=loaded.settings.debug)
+    torch = TorchLoader()
+    uvloop.run(_daemon(loaded, torch), debug=loaded.settings.debug)
+    torch.end_process()
 
 
 def log_as(part: str, settings: Settings) -> None:
@@ -165,7 +167,7 @@ def place_of(settings: Settings) -> Place:
     )
 
 
-async def _daemon(loaded: Loaded) -> None:
+async def _daemon(loaded: Loaded, torch: TorchLoader) -> None:
     settings = loaded.settings
     assert settings.rank is not None and settings.world_size is not None
     if settings.rendezvous is None:
@@ -199,7 +201,7 @@ async def _daemon(loaded: Loaded) -> None:
         on_failure=dumper.on_failure,
         on_interrupt=dumper.on_interrupt,
         on_next_epoch=dumper.epoch_ends,
-        bring_torch=TorchLoader().start,
+        bring_torch=torch.start,
         arena_limit_bytes=settings.arena_limit_bytes or 0,
         agent=AgentSettings(heartbeat_s=settings.heartbeat_s, dead_after_s=settings.dead_after_s),
         office=office_of(settings),

@@ -297,7 +297,8 @@ def here(error: RingdError, op: Operation) -> RingdError:
     elapsed_s = op.engine.now() - op.started
     done, total = progress["bytes_done"], progress["bytes_total"]
     after = lasted(elapsed_s, op.times.asked_s)
-    text = f"{error.message} Rank {op.rank} had {done} of {total} bytes after {after}"
+    had = f"had {done} of {total} bytes" if total else "had not ended it"
+    text = f"{error.message} Rank {op.rank} {had} after {after}"
     text += _own_part(error, op.rank) + "."
     local = {"bytes_done": done, "bytes_total": total, "elapsed_s": round(elapsed_s, 6)}
     return type(error)(text, **{**error.fields, "rank": op.rank, **local})

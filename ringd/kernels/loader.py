@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+import logging
 import os
 import sys
 import threading
@@ -74,14 +75,14 @@ class TorchLoader:
     def start(self) -> None:
         """Begin, unless begun already; returns at once and never raises.
 
-        An interpreter that exits before the end of the import waits for it: start it when the
-        first 16-bit operation comes, rather than always.
+        An interpreter that exits before the end of the import waits for it, unless
+        :meth:`end_process` does it: start it when the first 16-bit operation comes, not always.
         """
         with self._lock:
             if self._thread is not None:
                 return
             # Not a daemon thread: an exit in the middle of the import runs C++ destructors beside
-            # constructors, and aborts (seen). It waits instead, about a second at most.
+            # constructors, and aborts (seen). It waits instead: seconds, on a busy machine.
             self._thread = threading.Thread(target=self._run, name="torch-loader", daemon=False)
             try:
                 self._thread.start()
@@ -97,6 +98,17 @@ class TorchLoader:
         if self._thread is not None and self._thread.ident is not None:
             self._thread.join(timeout_s)
         return self._ready
+
+    def end_process(self) -> None:
+        """End this process now, in order, if the import still runs: nobody needs it any more.
+
+        For the last line of a program that did all that it had to; its exit code is 0.
+        """
+        if self._thread is not None and self._thread.is_alive():
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
 
     def _run(self) -> None:
         global _torch_is_ready

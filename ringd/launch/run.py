@@ -370,7 +370,7 @@ async def _why_it_ends(child: Child | None, text: str, crew: Crew, status: Statu
             async with asyncio.timeout(VERDICT_S):
                 lost = await _told_lost(child.rank, status)
     if child is None or not lost or lost["rank"] in {child.rank, *crew.given_up, *crew.restarts}:
-        return f"{text}; ending the job"
+        return f"{text}; {'no restart is left; ' if crew.restarts else ''}ending the job"
     raised = Raised.read(lost["exception"])
     why = f"{lost['case']} {raised}" if raised else lost["case"]
     if lost["detail"] and not raised:

@@ -154,7 +154,8 @@ def _none_found(loaded: Loaded, living: list[Path]) -> str:
     if not living:
         return (
             f"no job is running here: no daemon listens in {loaded.runtime_dir}. A daemon with a "
-            "--socket of its own is asked by that: ringd status --socket PATH"
+            "--socket of its own is asked by that, for each rank its own: this command with "
+            "--socket PATH"
         )
     asked = loaded.settings
     job = f" of job {asked.job_id}" if loaded.origin["job_id"] != DEFAULT else ""

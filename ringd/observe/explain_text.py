@@ -167,7 +167,8 @@ def _missing(parting: Parting, report: Report) -> tuple[str, str]:
     stayed = [rank for rank in roots if rank not in parting.ranks(LEFT)]
     if not _still_there(stayed, report):
         return what, f"See the log of {ranks_text(stayed or roots)}."
-    return what, f"See what it does instead: {_look_at(stayed, report)}."
+    see = "Do what the error says, and see" if cause else "See"
+    return what, f"{see} what it does instead: {_look_at(stayed, report)}."
 
 
 def _untangle(report: Report) -> str:

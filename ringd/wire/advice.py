@@ -19,7 +19,7 @@ _TORCHS: Final = (
     (MORE_MEMORY, "raise arena_limit_bytes of ringd_client.torch.Options (pg_options)"),
 )
 _RESTARTS: Final = {
-    "torchrun": "the launcher starts all ranks anew (torchrun --max-restarts)",
+    "torchrun": "the launcher starts all ranks anew (torchrun --max-restarts N)",
     "ringd run": "the launcher starts its rank anew (ringd run --max-restarts N; each counts)",
 }
 _TORCH: Final = (

@@ -125,6 +125,29 @@ def test_an_exit_in_the_middle_of_the_import_is_clean(delay_s: float) -> None:
     )
 
 
+def test_a_program_that_is_done_does_not_wait_for_the_import() -> None:
+    text = run_python(
+        "import atexit, logging, time\n"
+        "from ringd.kernels import TorchLoader\n"
+        "loading = TorchLoader(lambda: time.sleep(600)); loading.start()\n"
+        "print('all is written')\n"
+        "loading.end_process()\n"
+    )
+    assert text.strip() == "all is written"
+
+
+def test_a_program_that_is_done_ends_as_usual_when_nothing_is_imported() -> None:
+    text = run_python(
+        "import atexit\n"
+        "from ringd.kernels import TorchLoader\n"
+        "atexit.register(print, 'in order')\n"
+        "TorchLoader().end_process()\n"
+        "loading = TorchLoader(lambda: None); loading.start(); loading.wait(60)\n"
+        "loading.end_process()\n"
+    )
+    assert text.strip() == "in order"
+
+
 @needs_torch
 def test_the_real_one_brings_torch_for_one_core() -> None:
     run_python(

@@ -74,6 +74,21 @@ def test_a_job_gets_ranks_and_results_and_accounts_for_its_bytes(folder: Path, o
         assert line["end_ns"] > line["start_ns"]
 
 
+def test_a_job_ends_at_once_though_its_daemons_still_import_torch(
+    start: Callable[..., Job],
+) -> None:
+    """Three ranks that sum 16-bit floats: torch converts them, once it is there."""
+    script = """
+        import numpy, ringd_client
+        with ringd_client.connect() as comm:
+            print(comm.all_reduce(numpy.ones(3, numpy.float16)).tolist())
+    """
+    job = start(3, [sys.executable, "-c", textwrap.dedent(script)])
+    assert job.wait(ENDS_WITHIN_S) == 0
+    assert job.of_rank(2) == ["[3.0, 3.0, 3.0]"]
+    assert "not ended yet" not in job.err
+
+
 def two_free_ports() -> str:
     """A range of two ports on which nobody listens."""
     for first in range(7160, 7960, 2):
@@ -493,7 +508,7 @@ def test_when_restarts_and_spare_ranks_are_used_up_the_failure_ends_the_job(
     job = start(3, program, "--max-restarts", "1")
     assert job.wait() == 137, job.out + job.err
     assert "starting rank 1 anew (0 left)" in job.err
-    assert "rank 1 (started anew once) failed (signal SIGKILL); ending the job" in job.err
+    assert "rank 1 (started anew once) failed (signal SIGKILL); no restart is left; ending" in job.err
 
 
 LETS_NOBODY_IN = """
@@ -517,7 +532,7 @@ def test_a_rank_that_nobody_lets_in_hears_why(start: Callable[..., Job], folder:
     assert "rank 1 was not let in within" in job.err
     assert "ranks 0 and 2 are in epoch 2, and who comes later takes part from the next" in job.err
     assert "comm.reform()" in job.err
-    assert "rank 1 (started anew once) failed (exit code 1); ending the job" in job.err
+    assert "rank 1 (started anew once) failed (exit code 1); no restart is left; ending" in job.err
 
 
 def test_when_all_others_have_ended_nobody_waits_any_longer_to_be_let_in(

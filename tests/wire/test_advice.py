@@ -22,7 +22,7 @@ def test_the_launcher_is_called_by_its_name() -> None:
     told = advice.for_torch(advice.REFORM, {}, "ringd run")
     assert "the launcher starts its rank anew (ringd run --max-restarts N" in told
     assert "torchrun" not in told
-    assert "(torchrun --max-restarts)" in advice.for_torch(advice.REFORM, {})
+    assert "(torchrun --max-restarts N)" in advice.for_torch(advice.REFORM, {})
 
 
 def test_the_engines_texts_are_those_that_are_replaced() -> None:
