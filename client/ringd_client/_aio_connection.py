@@ -187,6 +187,8 @@ class AsyncConnection:
         except OSError as exc:
             self._lose(self.state.lost(f"receiving failed ({exc.strerror})"))
             return
+        except MemoryError:
+            return  # the datagram, if it was read, is lost: the client's own clock ends its call
         if datagram is not None:
             at_end = not len(datagram)
             self._tell(self.state.receive(datagram))
@@ -210,7 +212,12 @@ class AsyncConnection:
             self._settling.discard(future)
             self._wake(operation)
 
-        future = self._loop.run_in_executor(None, operation.settle)
+        try:
+            future = self._loop.run_in_executor(None, operation.settle)
+        except (RuntimeError, MemoryError):  # there is no room for a thread, nor will be
+            operation.settle()
+            self._wake(operation)
+            return
         self._settling.add(future)
         future.add_done_callback(settled)
 

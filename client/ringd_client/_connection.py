@@ -16,7 +16,7 @@ from ringd.errors import ReentrantCallError, RingdError
 from ringd.wire import ipc
 from ringd_client._core import ClientState
 from ringd_client._locks import OwnedLock, is_mine, reentrant
-from ringd_client._operation import Operation, UnsentError
+from ringd_client._operation import GRACE_S, Operation, UnsentError, cut_short
 from ringd_client._process import Departure
 from ringd_client._progress import Progress
 from ringd_client._reading import Reading
@@ -97,12 +97,14 @@ class Connection(Reading):
             operation.withdraw(error := self.end(cause))
             raise error from cause.__cause__
         else:
-            interrupted = RingdError("its caller was interrupted")
+            error = cut_short(cause)
             if operation.sent:  # as far as we know
-                operation.give_up(interrupted)
+                operation.give_up(error)
             else:
                 self.state.forget(operation)
-                operation.withdraw(interrupted)
+                operation.withdraw(error)
+            if isinstance(cause, MemoryError):
+                raise error from cause
 
     def hasten(self) -> None:
         """What nobody waits for is not to wait for the progress thread's next look."""
@@ -160,8 +162,8 @@ class Connection(Reading):
         try:
             self.post(operation)
             self.finish(operation)
-        except BaseException:
-            operation.give_up(RingdError("its caller was interrupted"))  # if it has not ended
+        except BaseException as exc:
+            operation.give_up(cut_short(exc))  # if it has not ended
             raise
 
     def finish(self, operation: Operation[Any]) -> None:
@@ -171,12 +173,14 @@ class Connection(Reading):
             RingdError: how it failed.
         """
         try:
-            if self.hear(operation) or self.wait(operation, operation.expires):
+            if self.hear(operation) or self.wait(operation, _patience(operation)):
                 operation.settle()
             else:
                 self.give_up(operation)
-        except BaseException:
-            operation.give_up(RingdError("its caller was interrupted"))
+        except BaseException as exc:
+            operation.give_up(error := cut_short(exc))
+            if isinstance(exc, MemoryError) and not isinstance(exc, RingdError):
+                raise error from exc
             raise
         if operation.error is not None:
             raise operation.error
@@ -281,3 +285,10 @@ class Connection(Reading):
         self._progress = Progress(self)
         self._closed = self._dead = True
         self.state.after_fork_in_child()
+
+
+def _patience(operation: Operation[Any]) -> float:
+    """Until when its daemon may answer: also to a call that came to be posted only then, as its
+    process stood still."""
+    now = time.monotonic()
+    return operation.expires if now < operation.expires else now + GRACE_S

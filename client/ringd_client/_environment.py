@@ -81,7 +81,7 @@ def adopts_storages() -> bool:
 def out_of(error: BaseException, rank: int | None = None) -> ResourceError | None:
     """What this process has run out of, where ``error`` says that it has; ``rank``: its own, else
     what a launcher says."""
-    with contextlib.suppress(ConfigError):
+    with contextlib.suppress(ConfigError, MemoryError):
         launch = launch_of(environment.snapshot()) if rank is None else None
         rank = rank if launch is None else launch.rank
     whose = "this program" if rank is None else f"rank {rank}'s trainer"

@@ -346,6 +346,8 @@ def _unpack(data: bytes) -> Any:
 def _unpacked(caller: Caller, rank: int, data: bytes) -> Any:
     try:
         return _unpack(data)
+    except MemoryError:
+        raise
     except Exception as exc:
         sender = caller.ranks[rank]
         raise ProtocolError(

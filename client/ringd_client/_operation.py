@@ -7,6 +7,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ringd.errors import RingdError
 from ringd.wire.bounds import Bound
+from ringd_client._environment import out_of
 from ringd_client._locks import OwnedLock, is_mine, reentrant
 
 T = TypeVar("T")
@@ -231,7 +232,9 @@ class Operation(Generic[T]):
             except RingdError as exc:
                 error = exc
             except Exception as exc:
-                error = RingdError(f"{self.spec}: the result could not be written: {exc!r}")
+                error = out_of(exc) or RingdError(
+                    f"{self.spec}: the result could not be written: {exc!r}"
+                )
             except BaseException:
                 self._finish(RingdError(f"{self.spec}: interrupted while the result was written"))
                 raise
@@ -305,6 +308,14 @@ class Question(Operation[Any]):
         self.kind = kind
         self.body = body
         self.ends_epoch = ends_epoch
+
+
+def cut_short(cause: BaseException) -> RingdError:
+    """The error of an operation whose caller left it for what was raised under its feet."""
+    if isinstance(cause, RingdError):
+        return cause
+    lack = out_of(cause) if isinstance(cause, MemoryError) else None
+    return lack or RingdError("its caller was interrupted")
 
 
 def withdraw(operations: Iterable[Operation[Any]], error: RingdError) -> None:

@@ -20,6 +20,7 @@ from ringd_client._operation import Operation
 
 TICK_S: Final = 0.002
 EXPIRY_CHECK_S: Final = 0.1
+SHORT_OF_MEMORY_S: Final = 0.05
 IDLE_TICKS: Final = 64
 """After so many ticks with nothing to do the thread sleeps until it is called."""
 
@@ -102,6 +103,13 @@ class Progress:
         if not self._running.acquire(blocking=False):
             return  # the one that was given up has come to run
         self._runs = threading.current_thread()
+        while not self._stopped:
+            try:
+                self._look_after()
+            except MemoryError:  # what was read, or is to be written, is still there
+                time.sleep(SHORT_OF_MEMORY_S)
+
+    def _look_after(self) -> None:
         quiet_ticks = 0
         while not self._stopped:
             if not self._settle_answered(wait=False):
@@ -128,14 +136,16 @@ class Progress:
 
     def _settle_answered(self, *, wait: bool) -> bool:
         """Write results; False: some are left, as their threads are in the middle of that."""
-        busy = []
-        with contextlib.suppress(IndexError):  # of two threads one finds it empty
-            while True:
-                operation = self._answered.popleft()
-                if not operation.settle_unless_busy(wait=wait):
-                    busy.append(operation)
-        if not wait:
-            self._answered.extend(busy)
+        busy: list[Operation[Any]] = []
+        try:
+            with contextlib.suppress(IndexError):  # of two threads one finds it empty
+                while True:
+                    busy.append(self._answered.popleft())
+                    if busy[-1].settle_unless_busy(wait=wait):
+                        busy.pop()
+        finally:
+            if not wait:
+                self._answered.extend(busy)
         return not busy
 
     def _expire(self) -> None:

@@ -16,14 +16,16 @@ import contextlib
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import Any, Final
 
 from ringd_client._core import ClientState
 from ringd_client._followers import SLICE_S, Follower
 from ringd_client._locks import OwnedLock
 from ringd_client._operation import Operation
 from ringd_client._progress import Progress
-from ringd_client._transport import NOTHING, RECV_SLICE_S, Transport
+from ringd_client._transport import NOTHING, RECV_SLICE_MS, Transport
+
+_SLICE_S: Final = RECV_SLICE_MS / 1000
 
 
 class Reading:
@@ -111,7 +113,7 @@ class Reading:
         """Lead: read until ``operation`` is over, or the clock shows ``until``."""
         if self._transport.buffer[0] != NOTHING:
             self._take_in_left_over(leads=True)
-        patient = until - time.monotonic() > RECV_SLICE_S
+        patient = until - time.monotonic() > _SLICE_S
         while not (operation.answered or operation.finished):
             if self._receive(wait=patient, own=operation):
                 continue
@@ -233,7 +235,7 @@ class Reading:
         """
         me, turn, transport = threading.get_ident(), self._turn, self._transport
         leads = False
-        if operation.expires - time.monotonic() <= RECV_SLICE_S:
+        if operation.expires - time.monotonic() <= _SLICE_S:
             return False
         try:
             with turn:
@@ -259,12 +261,8 @@ class Reading:
         """Take in one datagram, most likely the answer to ``operation``, and that it went well."""
         transport, state = self._transport, self.state
         buffer, success = transport.buffer, state.success_of(operation)
-        try:
-            size = transport.receive_now(buffer)
-        except BlockingIOError:
-            return
-        except OSError as exc:
-            self._lose(exc)
+        size = transport.receive_soon()
+        if size < 0:
             return
         if size == len(success) and buffer.startswith(success) and not operation.detached:
             operation.answered = True

@@ -7,6 +7,7 @@ what the messages mean.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import select
 import socket
@@ -17,14 +18,17 @@ from typing import Final
 from ringd.wire.ipc import MAX_MESSAGE_BYTES
 from ringd_client._peer import Peer, look_at
 
-RECV_SLICE_S: Final = 0.05
-"""A blocking read ends after this, so that its caller can look at the clock."""
+RECV_SLICE_MS: Final = 50
+"""A wait for a datagram ends after this, so that its caller can look at the clock."""
 SEND_BUFFER_BYTES: Final = 1 << 20
 FAREWELL_S: Final = 0.25
 """How long a goodbye waits for the daemon to close its end."""
 NOTHING: Final = 0xC1
 """No datagram begins with it: the buffer holds none that is still to be taken in."""
-_RECV_TIMEOUT = struct.pack("ll", 0, int(RECV_SLICE_S * 1e6))
+_RECV_TIMEOUT = struct.pack("ll", 0, RECV_SLICE_MS * 1000)
+_recv = ctypes.CDLL(None).recv
+_recv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_recv.restype = ctypes.c_ssize_t
 
 
 def dial(path: str) -> socket.socket:
@@ -53,8 +57,8 @@ class Transport:
         buffer: begins with NOTHING, or with what :meth:`receive` has read and its caller has not
             taken in yet; who has, says so by ``buffer[0] = NOTHING``.
         view: of the buffer.
-        send_now, receive_now: of the socket, for those to whom a function more is one too many:
-            they raise BlockingIOError where :meth:`send` and :meth:`receive` do not.
+        send_now: of the socket, for those to whom a function more is one too many: it raises
+            BlockingIOError where :meth:`send` does not.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -65,8 +69,9 @@ class Transport:
         self.buffer = bytearray(MAX_MESSAGE_BYTES)
         self.buffer[0] = NOTHING
         self.view = memoryview(self.buffer)
+        self._fd = sock.fileno()
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
         self.send_now: Final = sock.send
-        self.receive_now: Final = sock.recv_into
         self._read_poll = select.poll()
         self._read_poll.register(sock, select.POLLIN)
         self._watch_poll = select.poll()
@@ -100,7 +105,7 @@ class Transport:
         """The next datagram, valid until the next call; empty at the end of the connection.
 
         Args:
-            wait: for up to RECV_SLICE_S.
+            wait: for up to RECV_SLICE_MS.
 
         Returns:
             None when there is none (yet).
@@ -109,10 +114,21 @@ class Transport:
             OSError: the connection is gone.
         """
         try:
-            size = self._sock.recv_into(self.buffer, 0, 0 if wait else socket.MSG_DONTWAIT)
+            if wait and not self._read_poll.poll(RECV_SLICE_MS):
+                return None
+            size = self._sock.recv_into(self.buffer, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
         return self.view[:size]
+
+    def receive_soon(self) -> int:
+        """The size of the next datagram, which is in ``buffer``; 0: the end of the connection.
+
+        Negative: none came within RECV_SLICE_MS, a signal did, or the connection is gone. (The
+        socket's own ``recv`` would begin anew after each signal, with the whole of its time.)
+        """
+        size: int = _recv(self._fd, self._address, MAX_MESSAGE_BYTES, 0)
+        return size
 
     def left_over(self) -> memoryview | None:
         """What a receiver had read and could not take in: a signal handler came between.

@@ -28,7 +28,7 @@ from ringd_client._environment import daemon_socket
 from ringd_client._handle import checked_wait, state_of, wait_expired
 from ringd_client._handover import AGREE, AgreeHeard, EpochHeard
 from ringd_client._messages import Message
-from ringd_client._operation import Operation, UnsentError
+from ringd_client._operation import Operation, UnsentError, cut_short
 from ringd_client._process import Departure
 from ringd_client._signatures import show_as_method
 from ringd_client._steps import Steps
@@ -348,6 +348,10 @@ class AsyncCommunicator(Caller):
                 self._connection.post(operation)
         except StopIteration as end:
             result: T = end.value
+        except MemoryError as exc:
+            if isinstance(exc, RingdError):
+                raise
+            raise cut_short(exc) from exc
         finally:
             steps.close()
         if name == "reform":

@@ -27,7 +27,7 @@ from ringd_client._handle import Handle
 from ringd_client._handover import EpochHeard
 from ringd_client._messages import Message
 from ringd_client._methods import blocking, played, started
-from ringd_client._operation import Operation, UnsentError
+from ringd_client._operation import Operation, UnsentError, cut_short
 from ringd_client._process import Departure
 from ringd_client._steps import Steps
 
@@ -397,6 +397,10 @@ class Communicator(Caller):
                 self._connection.perform(operation)
         except StopIteration as end:
             result: T = end.value
+        except MemoryError as exc:
+            if isinstance(exc, RingdError):
+                raise
+            raise cut_short(exc) from exc
         finally:
             steps.close()
         if name == "reform":

@@ -37,7 +37,7 @@ class ClientServer:
     def _acceptable(self) -> None:
         try:
             sock, _ = self._sock.accept()
-        except OSError as exc:
+        except (OSError, MemoryError) as exc:
             error = exhausted(exc, f"rank {self._node.rank}'s daemon", self._node.rank)
             if error is not None:
                 self._turn_away(error)
@@ -46,7 +46,11 @@ class ClientServer:
         if len(self._sessions) >= MAX_SESSIONS:
             sock.close()
             return
-        self._sessions.add(Session(self._loop, sock, self._node, self))
+        try:
+            self._sessions.add(Session(self._loop, sock, self._node, self))
+        except MemoryError as exc:
+            sock.close()
+            self._node.log.error("a client is turned away: no memory (%s)", exc)
 
     def _turn_away(self, error: ResourceError) -> None:
         """Say that we can't serve a client: on the one descriptor that is kept for this."""

@@ -144,10 +144,14 @@ class Dumper:
         if reason == FAILURE and self._what:
             self._log.info("%s", self._what)
         self._what = ""
-        self._thread = threading.Thread(
-            target=self._write, args=(self._take(reason),), name="ringd-dump"
-        )
-        self._thread.start()
+        snapshot = self._take(reason)
+        thread = threading.Thread(target=self._write, args=(snapshot,), name="ringd-dump")
+        try:
+            thread.start()
+        except RuntimeError:  # there is no room for one
+            self._write(snapshot)
+        else:
+            self._thread = thread
 
     def epoch_ends(self) -> None:
         """The next epoch is about to begin: what is due of this one is written under its name."""

@@ -31,6 +31,9 @@ def read(paths: Iterable[Path]) -> list[RankDump]:
         raise InvalidArgumentError(
             f"no dump was found ({PATTERN}); ringd dump makes them where the daemons run"
         )
+    for path in files:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise InvalidArgumentError(f"{path} is no dump: it is no regular file")
     return [_load(path) for path in files]
 
 

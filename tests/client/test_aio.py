@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -333,6 +334,19 @@ def test_it_runs_on_uvloop(daemon: StubDaemon) -> None:
         runner.run(program())
     assert daemon.gone.wait(10)
     assert daemon.goodbye == {"how": "closed", "detail": ""}
+
+
+async def test_a_large_result_is_written_though_there_is_no_room_for_a_thread(
+    acomm: AsyncCommunicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        large = await acomm.all_reduce(torch.ones(1 << 19))
+    assert (large == 3).all()
+    assert (await acomm.all_reduce(torch.ones(1 << 19)) == 3).all()
 
 
 async def test_shared_memory_and_its_cap(daemon: StubDaemon) -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 import types
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,13 +19,15 @@ from ringd.errors import (
     CommunicatorClosedError,
     DaemonLostError,
     PeerLostError,
+    ResourceError,
     RingdError,
     TooManyOperationsError,
 )
 from ringd.wire import ipc
 from ringd_client import Communicator, _core
 from ringd_client import _collectives as collectives
-from ringd_client._operation import GRACE_S
+from ringd_client._operation import GRACE_S, Operation
+from ringd_client._regions import Region
 from tests.client.conftest import eventually, is_held
 from tests.client.stub_daemon import StubDaemon
 
@@ -314,3 +317,135 @@ def test_status_from_a_silent_daemon(comm: Communicator, daemon: StubDaemon) -> 
     assert "status of the daemon" in str(error)
     assert 0.05 + GRACE_S <= elapsed_s < 5
     daemon.reads.set()
+
+
+def test_a_call_that_is_posted_only_when_its_time_is_over_is_still_answered(
+    comm: Communicator, daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process that stood still in between: its daemon is not to blame."""
+    transmit = comm._connection._sender.transmit
+
+    def late(*args: Any, **kwargs: Any) -> None:
+        time.sleep(0.05 + GRACE_S)
+        transmit(*args, **kwargs)
+
+    def script(submitted: object) -> RingdError:
+        time.sleep(0.05)  # it takes a moment, of less than the grace
+        return CollectiveTimeoutError("rank 1 is stopped", op="all_reduce", seq=7)
+
+    daemon.script = script
+    monkeypatch.setattr(comm._connection._sender, "transmit", late)
+    error = timed(lambda: comm.all_reduce(torch.ones(3), timeout_s=0.05))[1]
+    assert "rank 1 is stopped" in str(error)
+
+
+# ------------------------------------------------------------ signals that come often
+
+
+@pytest.fixture
+def often(request: pytest.FixtureRequest) -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Have a handler called again and again, 10 ms after it has returned."""
+
+    def begin(handle: Callable[[], object]) -> None:
+        def handler(*_: object) -> None:
+            handle()
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+    before = signal.getsignal(signal.SIGALRM)
+    yield begin
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+Often = Callable[[Callable[[], object]], None]
+
+
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.parametrize("call", ["blocking", "handle"])
+def test_signals_do_not_put_a_deadline_off(
+    comm: Communicator, daemon: StubDaemon, often: Often, call: str
+) -> None:
+    """The system call is restarted after each of them, by Python too."""
+    daemon.script = mute
+    often(lambda: None)
+    work = {
+        "blocking": lambda: comm.all_reduce(torch.ones(3), timeout_s=0.3),
+        "handle": lambda: comm.all_reduce_async(torch.ones(3), timeout_s=0.3).wait(),
+    }[call]
+    elapsed_s, error = timed(work)
+    assert isinstance(error, CollectiveTimeoutError)
+    assert elapsed_s < 5, "without end, before"
+
+
+@pytest.mark.timeout(60, method="thread")
+def test_an_answer_that_a_handler_reads_is_seen_though_signals_keep_coming(
+    comm: Communicator, daemon: StubDaemon, often: Often
+) -> None:
+    daemon.script = lambda submitted: "hold" if submitted.spec.shape == (9,) else None
+    calls = 0
+
+    def handle() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            daemon.release()
+        comm.status()  # reads what comes meanwhile
+
+    often(handle)
+    assert comm.all_reduce(torch.ones(9), timeout_s=20).tolist() == [3.0] * 9
+
+
+# ------------------------------------------------------------ without memory
+
+
+def fails_once(patched: pytest.MonkeyPatch, owner: object, name: str, thread: str) -> list[str]:
+    """Let a thread's first call of a method raise MemoryError; afterwards that has one entry."""
+    method, failed = getattr(owner, name), []
+
+    def failing(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread().name == thread and not failed:
+            failed.append(thread)
+            raise MemoryError("injected")
+        return method(*args, **kwargs)
+
+    patched.setattr(owner, name, failing)
+    return failed
+
+
+@pytest.mark.parametrize("step", ["receive", "settle"])
+def test_the_progress_thread_outlives_a_want_of_memory(
+    comm: Communicator, daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    if step == "receive":
+        failed = fails_once(monkeypatch, comm._connection._transport, "receive", "ringd-progress")
+    else:
+        failed = fails_once(monkeypatch, Operation, "settle_unless_busy", "ringd-progress")
+    for _ in range(2):
+        dropped = torch.ones(5)
+        comm.all_reduce_async(dropped)
+        eventually(lambda dropped=dropped: dropped.tolist() == [3.0] * 5)
+    assert failed
+
+
+def test_a_want_of_memory_while_a_call_is_waited_for_is_said_as_such(
+    comm: Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        failed = fails_once(patched, comm._connection, "hear", "MainThread")
+        error = timed(lambda: comm.all_reduce(torch.ones(3)))[1]
+    assert isinstance(error, ResourceError)
+    assert failed
+    assert comm.all_reduce(torch.ones(3)).tolist() == [3.0] * 3
+
+
+def test_a_result_that_there_is_no_memory_to_write_is_a_resource_error(
+    comm: Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        fails_once(patched, Region, "settle", "MainThread")
+        error = timed(lambda: comm.all_reduce(torch.ones(3)))[1]
+    assert isinstance(error, ResourceError)
+    assert comm.all_reduce(torch.ones(3)).tolist() == [3.0] * 3

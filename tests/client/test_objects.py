@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+import ringd_client
 from ringd.errors import (
     ArenaFullError,
     CollectiveMismatchError,
@@ -204,6 +205,46 @@ def test_a_second_exchange_that_fails_here_fails_on_all_ranks_in_step(
     assert failures == (CollectiveMismatchError, error, CollectiveMismatchError)
     assert after == ([0, 1, 2],) * 3
     assert [len(daemon.poisons) for daemon in cluster.daemons] == [0, 1, 0]
+
+
+def scarce(patched: pytest.MonkeyPatch, part: str, calls_before: int) -> None:
+    """Let a function of the module fail for want of memory, after so many calls."""
+    unpatched, calls = getattr(objects, part), iter(range(100))
+
+    def failing(*args: Any) -> Any:
+        if next(calls) >= calls_before:
+            raise MemoryError("Unable to allocate")
+        return unpatched(*args)
+
+    patched.setattr(objects, part, failing)
+
+
+PARTS = [("_unpack", 1), ("_content", 0)]
+"""The first call of ``_unpack`` looks at what was packed."""
+
+
+@pytest.mark.parametrize(("part", "calls_before"), PARTS)
+def test_a_want_of_memory_for_what_has_come_is_no_fault_of_the_senders(
+    comm: Communicator, monkeypatch: pytest.MonkeyPatch, part: str, calls_before: int
+) -> None:
+    with monkeypatch.context() as patched:
+        scarce(patched, part, calls_before)
+        with pytest.raises(ResourceError, match="out of memory") as caught:
+            comm.broadcast_object([1, 2], root=1)
+    assert caught.value.retry == "same_epoch"
+    assert comm.broadcast_object([1, 2], root=1) == [1, 2]
+
+
+@pytest.mark.parametrize(("part", "calls_before"), PARTS)
+async def test_nor_is_it_with_asyncio(
+    daemon: StubDaemon, monkeypatch: pytest.MonkeyPatch, part: str, calls_before: int
+) -> None:
+    async with await ringd_client.connect_async(socket=daemon.path) as acomm:
+        with monkeypatch.context() as patched:
+            scarce(patched, part, calls_before)
+            with pytest.raises(ResourceError, match="out of memory"):
+                await acomm.broadcast_object([1, 2], root=1)
+        assert await acomm.broadcast_object([1, 2], root=1) == [1, 2]
 
 
 async def test_so_it_does_with_asyncio(new_cluster: Callable[[int], Cluster]) -> None:

@@ -508,7 +508,9 @@ def test_when_restarts_and_spare_ranks_are_used_up_the_failure_ends_the_job(
     job = start(3, program, "--max-restarts", "1")
     assert job.wait() == 137, job.out + job.err
     assert "starting rank 1 anew (0 left)" in job.err
-    assert "rank 1 (started anew once) failed (signal SIGKILL); no restart is left; ending" in job.err
+    assert (
+        "rank 1 (started anew once) failed (signal SIGKILL); no restart is left; ending" in job.err
+    )
 
 
 LETS_NOBODY_IN = """
