@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Annotated
 
 import typer
 
 from ringd.cli import options
+from ringd.config import environment
 from ringd.config.values import MAX_WORLD_SIZE
 
 EXAMPLE = "Example: ringd run -n 4 --accounting bytes.jsonl -- python train.py --epochs 3"
@@ -78,9 +80,16 @@ def run(
     call comm.reform(), or close and connect() again; when no restart is left, --min-size lets the
     job go on without it.
     """
-    loaded = options.settings_from(ctx).placed("flag", world_size=n)
+    with contextlib.ExitStack() as stack:
+        preloader = None
+        if preload:  # before all else: its imports take longest
+            from ringd.launch.preloading import Preloader
 
-    from ringd.launch.run import run as launch
+            preloader = Preloader(preload.split(","), command, environment.snapshot())
+            stack.enter_context(preloader)
+        loaded = options.settings_from(ctx).placed("flag", world_size=n)
 
-    modules = [name for name in preload.split(",") if name]
-    raise typer.Exit(launch(command, n, loaded, max_restarts=max_restarts, preload=modules))
+        from ringd.launch.run import run as launch
+
+        code = launch(command, n, loaded, max_restarts=max_restarts, preloader=preloader)
+    raise typer.Exit(code)

@@ -17,7 +17,7 @@ from ringd.config.loader import Loaded
 from ringd.config.values import HostPort
 from ringd.errors import ConfigError
 from ringd.launch.children import Child, Children
-from ringd.launch.preloading import Preloader
+from ringd.launch.preloading import TRAINERS_DEFAULTS, Preloader
 from ringd.launch.python import own_module
 from ringd.transport.base import Address
 
@@ -78,10 +78,7 @@ class Job:
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(self.store_port),
         }
-        # As many processes as ranks share the cores: more threads each would only fight for them.
-        env.setdefault("OMP_NUM_THREADS", "1")
-        env.setdefault("PYTHONUNBUFFERED", "1")
-        return env
+        return TRAINERS_DEFAULTS | env
 
 
 @dataclass(slots=True)
@@ -92,7 +89,7 @@ class Crew:
         command: what each trainer runs.
         rendezvous: where it listens.
         restarts_left: how often, in all, a rank that failed is started anew.
-        preload: modules that one process imports for all trainers.
+        preloader: forks the trainers; None: each is started.
     """
 
     job: Job
@@ -100,7 +97,6 @@ class Crew:
     command: Sequence[str]
     rendezvous: Address = field(default_factory=lambda: Address("", 0))
     restarts_left: int = 0
-    preload: Sequence[str] = ()
     preloader: Preloader | None = None
     trainers: list[Child] = field(default_factory=list)
     daemons: list[Child] = field(default_factory=list)
@@ -115,11 +111,8 @@ class Crew:
             ConfigError: the command can't be run, or a module can't be preloaded.
         """
         ranks = range(self.job.world_size)
-        if self.preload:
-            with self._runnable():
-                self.preloader = await Preloader.start(
-                    self.children, self.preload, self.command, self._common_environment()
-                )
+        if self.preloader is not None:
+            await self.preloader.watched_by(self.children)
         self.daemons += [await self._daemon(rank) for rank in ranks]
         if self.preloader is not None:
             await self.preloader.ready()
@@ -177,19 +170,7 @@ class Crew:
         with self._runnable():
             if self.preloader is None:
                 return await self.children.start(str(rank), rank, self.command, env)
-            common = self._common_environment()
-            own = {name: value for name, value in env.items() if common.get(name) != value}
-            return await self.preloader.fork(self.children, rank, own)
-
-    def _common_environment(self) -> dict[str, str]:
-        """What all trainers see alike."""
-        ranks = range(self.job.world_size)
-        first, *others = (self.job.environment(rank, self.rendezvous) for rank in ranks)
-        return {
-            name: value
-            for name, value in first.items()
-            if all(other.get(name) == value for other in others)
-        }
+            return await self.preloader.fork(self.children, rank, env)
 
     @contextlib.contextmanager
     def _runnable(self) -> Iterator[None]:

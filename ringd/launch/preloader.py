@@ -7,7 +7,8 @@ Python and imports nothing of ringd, so that a trainer finds nothing that it wou
 Its standard input is a socket of datagrams (JSON), and its end that of the preloader. First it
 sends ``{}``, or ``{"error": TEXT}`` and ends. Then it is asked, and answers, one thing at a time:
 
-- ``{"env": {...}}`` with two descriptors, of a trainer's stdout and stderr: ``{"pid": PID}``.
+- ``{"fork": RANK}`` with three descriptors, of a trainer's stdout and stderr, and of a file with
+  its environment (JSON): ``{"pid": PID}``.
 - ``{"reap": PID}``, once that has ended: ``{"code": CODE}``, negative: the signal that ended it.
 """
 
@@ -18,6 +19,7 @@ import sys
 if not sys.flags.safe_path:
     del sys.path[0]  # this folder, before anything is imported
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -27,9 +29,11 @@ import json
 import os
 import random
 import runpy
+import signal
 import socket
+import threading
 import types
-from typing import Any
+from typing import Any, NoReturn
 
 _MAX_DATAGRAM = 1 << 16
 
@@ -37,14 +41,15 @@ _MAX_DATAGRAM = 1 << 16
 def serve(sock: socket.socket, modules: list[str], program: list[str]) -> None:
     """Import, then fork as often as asked; returns in the trainers only."""
     _find_as(program)
+    gc.disable()  # what imports make stays: looking for garbage there takes a tenth of the time
     if error := _imported(modules):
         _send(sock, {"error": error})
         sys.exit(1)
-    gc.collect()
     gc.freeze()  # else the collector would write to memory that all share, and so copy it
+    gc.enable()
     _send(sock, {})
     while True:
-        data, fds, _, _ = socket.recv_fds(sock, _MAX_DATAGRAM, 2)
+        data, fds, _, _ = socket.recv_fds(sock, _MAX_DATAGRAM, 3)
         if not data:
             os._exit(0)
         asked = json.loads(data)
@@ -55,7 +60,7 @@ def serve(sock: socket.socket, modules: list[str], program: list[str]) -> None:
         pid = os.fork()
         if not pid:
             sock.close()
-            return _become_trainer(asked["env"], fds)
+            return _become_trainer(fds)
         for fd in fds:
             os.close(fd)
         with contextlib.suppress(OSError):  # it has done so itself, and runs something else by now
@@ -76,12 +81,16 @@ def _imported(modules: list[str]) -> str:
     return ""
 
 
-def _become_trainer(env: dict[str, str], fds: list[int]) -> None:
+def _become_trainer(fds: list[int]) -> None:
     os.setpgid(0, 0)
-    for number, fd in enumerate(fds, start=1):
+    *outputs, environment = fds
+    for number, fd in enumerate(outputs, start=1):
         os.dup2(fd, number)
         os.close(fd)
-    os.environ.update(env)  # noqa: TID251 - there is nothing of ringd here
+    with open(environment, "rb") as file:
+        env = json.load(file)
+    os.environ.clear()  # noqa: TID251 - there is nothing of ringd here
+    os.environ.update(env)  # noqa: TID251
     random.seed()
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()  # else all ranks would draw the same numbers
@@ -92,7 +101,6 @@ def run(program: list[str]) -> None:
     first, *arguments = program
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=__builtins__, __annotations__={})
-    sys.modules["ringd preloader"] = sys.modules["__main__"]
     sys.modules["__main__"] = main
     if first == "-m":
         sys.argv = ["-m", *arguments[1:]]
@@ -137,15 +145,48 @@ def _find_as(program: list[str]) -> None:
         sys.path.insert(0, os.path.dirname(os.path.realpath(first)))
 
 
-def _report(error: BaseException) -> None:
-    """As the interpreter does with what no program has caught, but for our own frames; when it
-    comes to do so itself, it is silent."""
+def leave(ours: frozenset[str], error: BaseException | None) -> NoReturn:
+    """End a trainer as Python would, but for what was there before the fork.
+
+    To take that apart would copy all of it: half a second of processor time where it is torch.
+
+    Args:
+        ours: the modules that were there.
+        error: what the program has ended with.
+    """
+    code = _reported(error)
+    threading._shutdown()  # type: ignore[attr-defined]  # as multiprocessing ends what it forks
+    atexit._run_exitfuncs()
+    modules = [module for name, module in [*sys.modules.items()] if name not in ours]
+    for module in [sys.modules["__main__"], *modules]:
+        getattr(module, "__dict__", {}).clear()  # files are flushed when they are forgotten
+    if error is not None:  # it holds what its frames hold
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+    gc.collect()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    if code == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(code)
+
+
+def _reported(error: BaseException | None) -> int:
+    """The exit code; the traceback is written, without our own frames."""
+    if error is None:
+        return 0
+    if isinstance(error, SystemExit):
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        print(error.code, file=sys.stderr)
+        return 1
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
         traceback = traceback.tb_next
     error.__traceback__ = traceback
     sys.excepthook(type(error), error, traceback)
-    sys.excepthook = lambda *told: None
+    return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
 def _send(sock: socket.socket, message: dict[str, Any]) -> None:
@@ -158,13 +199,14 @@ def _main() -> None:
         os.dup2(nothing.fileno(), 0)
     program = sys.argv[2:]
     serve(sock, sys.argv[1].split(","), program)
+    sys.modules["ringd preloader"] = sys.modules["__main__"]
+    ours = frozenset(sys.modules)
+    ended: BaseException | None = None
     try:
         run(program)
-    except SystemExit:
-        raise
     except BaseException as exc:
-        _report(exc)
-        raise
+        ended = exc
+    leave(ours, ended)
 
 
 if __name__ == "__main__":

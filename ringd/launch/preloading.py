@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import IO, Any, Final
 
 from ringd.errors import ConfigError
-from ringd.launch.children import Child, Children
+from ringd.launch.children import Child, Children, Spawned
 
 READY_S: Final = 300.0
 """How long its imports may take."""
@@ -23,6 +23,12 @@ _MAX_DATAGRAM: Final = 1 << 16
 _PYTHON: Final = re.compile(r"python[\d.]*t?")
 _PROGRAM: Final = os.path.join(os.path.dirname(__file__), "preloader.py")
 _UNKNOWN_CODE: Final = 1
+TRAINERS_DEFAULTS: Final = {
+    # As many processes as ranks share the cores: more threads each would only fight for them.
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+"""What a trainer sees where nobody says otherwise; read when Python starts, or torch is loaded."""
 
 
 def split(command: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -91,46 +97,52 @@ class Forked:
 class Preloader:
     """A process that has imported modules, and is forked for each trainer.
 
+    It begins to import at once, and ends with us, if nobody watches it yet. While ``with`` lasts it
+    may be asked.
+
+    Args:
+        modules: what it imports.
+        command: of the trainers; see :func:`split`.
+        environ: what it sees; those that it is forked for see what they are told.
+
     Attributes:
-        child: the process.
+        child: the process, once it is watched.
+
+    Raises:
+        ConfigError: the command is none that can be preloaded for, or can't be run.
     """
 
-    def __init__(self, child: Child, sock: socket.socket, modules: Sequence[str]) -> None:
-        self.child = child
-        self._sock = sock
-        self._modules = ", ".join(modules)
-        self._asking = asyncio.Lock()
-
-    @classmethod
-    async def start(
-        cls,
-        children: Children,
-        modules: Sequence[str],
-        command: Sequence[str],
-        env: Mapping[str, str],
-    ) -> Preloader:
-        """Let it begin to import.
-
-        Args:
-            command: of the trainers; see :func:`split`.
-            env: what all of them see alike.
-
-        Raises:
-            ConfigError: the command is none that can be preloaded for.
-            OSError: it can't be run.
-        """
+    def __init__(
+        self, modules: Sequence[str], command: Sequence[str], environ: Mapping[str, str]
+    ) -> None:
         python, program = split(command)
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        with its:
-            child = await children.start(
-                "preloader",
-                0,
-                [*python, _PROGRAM, ",".join(modules), *program],
-                env,
-                stdin=its.fileno(),
-            )
-        return cls(child, ours, modules)
+        self._modules = ", ".join(modules)
+        self._asking: asyncio.Lock | None = None
+        self.child: Child | None = None
+        self._sock, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sock.setblocking(False)
+        words = [*python, _PROGRAM, ",".join(modules), *program]
+        try:
+            self._process = Spawned(words, {**TRAINERS_DEFAULTS, **environ}, its.fileno())
+        except OSError as exc:
+            self._sock.close()
+            raise ConfigError(f"the command {command[0]!r} can't be run: {exc.strerror}") from None
+        finally:
+            its.close()
+
+    def __enter__(self) -> Preloader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._sock.close()
+        if self.child is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+
+    async def watched_by(self, children: Children) -> None:
+        """Let it be one of ``children``, its output and its end."""
+        self._asking = asyncio.Lock()
+        self.child = await children.take("preloader", 0, self._process)
 
     async def ready(self) -> None:
         """Wait until it has imported all.
@@ -149,14 +161,16 @@ class Preloader:
         """A trainer, in a process group of its own.
 
         Args:
-            env: what it sees besides what all see.
+            env: what it sees.
 
         Raises:
             OSError: the preloader can't, or is gone.
         """
         out, its_out = os.pipe()
         err, its_err = os.pipe()
-        asked = asyncio.create_task(self.ask({"env": dict(env)}, [its_out, its_err]))
+        told_env = os.memfd_create("environment")
+        os.pwrite(told_env, json.dumps(dict(env)).encode(), 0)  # it may be too long for a datagram
+        asked = asyncio.create_task(self.ask({"fork": rank}, [its_out, its_err, told_env]))
         try:
             told = await asyncio.shield(asked)
         except BaseException as exc:
@@ -166,8 +180,8 @@ class Preloader:
                 os.killpg((await asked)["pid"], signal.SIGKILL)
             raise
         finally:
-            os.close(its_out)
-            os.close(its_err)
+            for fd in (its_out, its_err, told_env):
+                os.close(fd)
         return await children.take(str(rank), rank, Forked(told["pid"], out, err, self))
 
     async def ask(self, request: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
@@ -176,6 +190,7 @@ class Preloader:
         Raises:
             OSError, TimeoutError: it gives none.
         """
+        assert self._asking is not None
         async with self._asking:
             socket.send_fds(self._sock, [json.dumps(request).encode()], fds)
             return await self._hear(ANSWER_S)
@@ -190,8 +205,3 @@ class Preloader:
             raise ConnectionError("the preloader has ended; what it wrote says why")
         told: dict[str, Any] = json.loads(data)
         return told
-
-    def close(self) -> None:
-        """Let it end."""
-        with contextlib.suppress(OSError):
-            self._sock.close()

@@ -28,7 +28,7 @@ from ringd.errors import ConfigError, RingdError
 from ringd.launch import folders
 from ringd.launch.children import Child, Children
 from ringd.launch.crew import DAEMON_STEPS, Crew, Job
-from ringd.launch.preloading import split
+from ringd.launch.preloading import Preloader
 from ringd.launch.terminal import Terminal
 from ringd.launch.writer import LogStream
 from ringd.observe import log as logs
@@ -63,12 +63,12 @@ def run(
     loaded: Loaded,
     *,
     max_restarts: int = 0,
-    preload: Sequence[str] = (),
+    preloader: Preloader | None = None,
 ) -> int:
     """Run ``command`` as N ranks on this machine.
 
     Args:
-        preload: modules that one process imports, and is forked for each rank.
+        preloader: of this command, if there is one.
         max_restarts: how often, in all, a rank that failed is started anew. After that the job
             goes on without ranks that fail, down to the setting ``min_size``.
 
@@ -83,8 +83,6 @@ def run(
     if shutil.which(command[0]) is None:
         hint = f"; try: -- python {command[0]}" if Path(command[0]).is_file() else ""
         raise ConfigError(f"the command {command[0]!r} is not found{hint}")
-    if preload:
-        split(command)
     _enough_ports(n, loaded)
     check_congestion(loaded)
     if loaded.settings.bind:
@@ -97,7 +95,7 @@ def run(
     job = _prepare(n, loaded)
     log.info("job %s begins, with %d rank%s", job.job_id, n, "" if n == 1 else "s")
     try:
-        return asyncio.run(_run_and_tell(job, command, max_restarts, preload))
+        return asyncio.run(_run_and_tell(job, command, max_restarts, preloader))
     finally:
         shutil.rmtree(job.folder, ignore_errors=True)
 
@@ -178,13 +176,13 @@ def _prepare(n: int, loaded: Loaded) -> Job:
 
 
 async def _run_and_tell(
-    job: Job, command: Sequence[str], max_restarts: int, preload: Sequence[str]
+    job: Job, command: Sequence[str], max_restarts: int, preloader: Preloader | None
 ) -> int:
     """Run the job; all that is printed meanwhile is printed by writers, at the end too."""
     terminal = Terminal.taken()
     _set_up_log(job.loaded, cast(TextIO, LogStream(terminal.err)))
     children = Children(terminal.out, terminal.err)
-    crew = Crew(job, children, command, restarts_left=max_restarts, preload=preload)
+    crew = Crew(job, children, command, restarts_left=max_restarts, preloader=preloader)
     try:
         return await _run(job, crew, terminal.told)
     finally:

@@ -132,6 +132,9 @@ def test_collectives_work(folder: Path, owner: str) -> None:
 @pytest.mark.parametrize(
     ("ending", "code", "text"),
     [
+        ("sys.exit('a reason')", 1, "rank 1 failed (exit code 1)"),
+        ("sys.exit(258)", 2, "rank 1 failed (exit code 2)"),
+        ("raise SystemExit", 0, ""),
         ("sys.exit(7)", 7, "rank 1 failed (exit code 7)"),
         ("os.kill(os.getpid(), 9)", 137, "rank 1 failed (signal SIGKILL)"),
         ("os.kill(os.getpid(), 2)", 130, "rank 1 failed (signal SIGINT)"),
@@ -146,7 +149,7 @@ import atexit, os, sys, time
 atexit.register(print, "at exit")
 def end():
     {ending}
-end() if os.environ["RANK"] == "1" else time.sleep(600)
+end() if os.environ["RANK"] == "1" else time.sleep({600 if code else 0})
 """)
     errors = []
     for preload in ("", "fractions"):
@@ -157,6 +160,45 @@ end() if os.environ["RANK"] == "1" else time.sleep(600)
         errors.append([line for line in job.err.splitlines() if line.startswith("[1]")])
     assert errors[0] == errors[1]
     assert bool(errors[0]) == (code in (1, 130))
+
+
+ENDS = """
+import atexit, os, sys, threading, time
+from pathlib import Path
+
+class Told:
+    def __init__(self, name):
+        self.name = name
+    def __del__(self, write=os.write):
+        write(1, f"{self.name} goes\\n".encode())
+
+kept, circle = Told("global"), Told("circle")
+circle.itself = circle
+unflushed = open(Path(sys.argv[1]) / os.environ["RANK"], "w")
+unflushed.write("all of it")
+atexit.register(lambda: print("at exit, with", kept.name))
+thread = threading.Thread(target=lambda: (time.sleep(0.2), print("the thread ends")))
+thread.start()
+sys.stdout.write("no end of line")
+def f():
+    local = Told("local")
+    raise KeyError("x")
+f()
+"""
+
+
+def test_what_a_program_leaves_open_is_finished_as_python_does(begin: Begin, tree: Path) -> None:
+    (tree / "script.py").write_text(ENDS)
+    ended = []
+    for preload in ("", "fractions"):
+        folder = tree / f"with-{preload}"
+        folder.mkdir()
+        job = begin([str(tree / "script.py"), str(folder)], preload=preload)
+        assert job.wait(ENDS_WITHIN_S) == 1
+        assert {path.read_text() for path in folder.iterdir()} == {"all of it"}
+        ended.append(sorted(job.of_rank(1)))
+    assert ended[0] == ended[1]
+    assert len(ended[0]) == 5
 
 
 def test_a_rank_that_failed_is_started_anew_from_the_same_preloader(
