@@ -36,23 +36,19 @@ def trace_trainer(recorder: Recorder) -> None:
     from ringd_client._transport import Transport
 
     plain_init, plain_send, plain_receive = Transport.__init__, Transport.send, Transport.receive
+    plain_receive_soon = Transport.receive_soon
     mark = recorder.mark
 
     def init(self: Any, sock: socket.socket) -> None:
         plain_init(self, sock)
-        send_now, receive_now = self.send_now, self.receive_now
+        send_now = self.send_now
 
         def marked_send(*message: Any) -> int:
             mark(marks.REQUEST)
             sent: int = send_now(*message)
             return sent
 
-        def marked_receive(*buffer: Any) -> int:
-            size: int = receive_now(*buffer)
-            mark(marks.FINISH)
-            return size
-
-        self.send_now, self.receive_now = marked_send, marked_receive
+        self.send_now = marked_send
 
     def send(self: Any, message: bytes) -> bool:
         mark(marks.REQUEST)
@@ -64,5 +60,11 @@ def trace_trainer(recorder: Recorder) -> None:
             mark(marks.FINISH)
         return found
 
-    for name, marked in (("__init__", init), ("send", send), ("receive", receive)):
-        setattr(Transport, name, marked)
+    def receive_soon(self: Any) -> int:
+        size = plain_receive_soon(self)
+        if size >= 0:
+            mark(marks.FINISH)
+        return size
+
+    for marked in (init, send, receive, receive_soon):
+        setattr(Transport, "__init__" if marked is init else marked.__name__, marked)
