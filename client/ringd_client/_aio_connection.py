@@ -194,6 +194,9 @@ class AsyncConnection:
             self._tell(self.state.receive(datagram))
             self.state.last_answered = None
             if at_end or self.state.lost_thread:
+                if self.state.lost_thread:
+                    with contextlib.suppress(OSError, MemoryError):
+                        self._transport.send(self.state.parting_words())
                 self._transport.hang_up()
                 self._stop_listening()
 

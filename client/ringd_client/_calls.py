@@ -422,9 +422,13 @@ def positive(name: str, value: float) -> float:
     Raises:
         InvalidArgumentError: not a positive number.
     """
-    with contextlib.suppress(Exception):  # whatever the caller's object raises
+    if value.__class__ in (int, float):  # nothing of it raises: what does is a signal handler's
         if is_positive(value):
             return cut(value)
+    else:
+        with contextlib.suppress(Exception):  # whatever the caller's object raises
+            if is_positive(value):
+                return cut(value)
     raise InvalidArgumentError(f"{name} is a positive number, and finite, not {value!r}")
 
 

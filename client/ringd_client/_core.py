@@ -301,11 +301,10 @@ class ClientState:
             if kind == ipc.STATUS_REPLY:
                 return self._replied(message[1], message[2])
         except (ValueError, IndexError, TypeError, MemoryError) as exc:
-            why = f"it sent what is no message of this protocol ({exc})"
-            if isinstance(exc, MemoryError):
-                why = "this program has no memory left to take its answer in"
             self.lost_thread = True
-            return self.fail(self.lost(why))
+            if isinstance(exc, MemoryError):
+                return self.fail(self._choked())
+            return self.fail(self.lost(f"it sent what is no message of this protocol ({exc})"))
         if kind == ipc.REFUSED:
             return self.fail(from_wire(message[1] if len(message) > 1 else None))
         if kind == ipc.BYE:
@@ -341,6 +340,18 @@ class ClientState:
             "Close this communicator, and connect again when the daemon is back.",
             rank=self.rank,
         )
+
+    def _choked(self) -> DaemonLostError:
+        return DaemonLostError(
+            f"rank {self.rank}: hung up on the daemon: this program has no memory left to take its "
+            "answer in. Close this communicator, and connect again when there is more.",
+            rank=self.rank,
+        )
+
+    def parting_words(self) -> bytes:
+        """The last datagram to a daemon whose thread was lost: it is to tell the others why."""
+        why = str(self.ended) if self.ended is not None else ""
+        return ipc.pack(ipc.GOODBYE, {"how": "raised", "detail": why})
 
     def silent(self, operation: Operation[Any], now: float, daemon: Peer) -> RingdError:
         """The error of an operation that the daemon should have ended long ago.

@@ -65,6 +65,10 @@ class Progress:
 
     def hand_over(self, operation: Operation[Any]) -> None:
         """An operation was answered, and its result is to be written by somebody."""
+        if self._thread is None:  # there was no room for it, and may be none now
+            operation.settle_unless_busy(wait=False)
+            if operation.released:
+                return
         self._answered.append(operation)
         if self._parked:
             self._bell.put(None)

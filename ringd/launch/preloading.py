@@ -19,8 +19,12 @@ READY_S: Final = 300.0
 """How long its imports may take."""
 ANSWER_S: Final = 10.0
 """How long a fork may; and a question about one that has ended."""
+LAST_ANSWER_S: Final = 1.0
+"""How long a fork may that nobody needs any more."""
 _MAX_DATAGRAM: Final = 1 << 16
 _PYTHON: Final = re.compile(r"python[\d.]*t?")
+_PLAIN: Final = "bBdEIOPqRsSuv"
+"""Options of Python's that are alike for all that a process runs, and have no value."""
 _PROGRAM: Final = os.path.join(os.path.dirname(__file__), "preloader.py")
 _UNKNOWN_CODE: Final = 1
 TRAINERS_DEFAULTS: Final = {
@@ -55,6 +59,8 @@ def split(command: Sequence[str]) -> tuple[list[str], list[str]]:
                 if not value + words:
                     raise _not_for(command, f"nothing follows -{letter}")
                 return [command[0], *options], [f"-{letter}", *value, *words]
+            if letter not in _PLAIN + "WX":
+                raise _not_for(command, f"it has -{letter}")
             if letter in "WX":
                 options += [word] if word[at + 1 :] else [word, *words[:1]]
                 if not word[at + 1 :]:
@@ -177,7 +183,9 @@ class Preloader:
             os.close(out)
             os.close(err)
             if isinstance(exc, asyncio.CancelledError):  # nobody would end it
-                os.killpg((await asked)["pid"], signal.SIGKILL)
+                with contextlib.suppress(OSError, TimeoutError):
+                    async with asyncio.timeout(LAST_ANSWER_S):
+                        os.killpg((await asked)["pid"], signal.SIGKILL)
             raise
         finally:
             for fd in (its_out, its_err, told_env):
@@ -192,8 +200,14 @@ class Preloader:
         """
         assert self._asking is not None
         async with self._asking:
-            socket.send_fds(self._sock, [json.dumps(request).encode()], fds)
-            return await self._hear(ANSWER_S)
+            try:
+                socket.send_fds(self._sock, [json.dumps(request).encode()], fds)
+                return await self._hear(ANSWER_S)
+            except BaseException:  # what it would answer yet nobody will hear
+                self._sock.close()
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._process.pid, signal.SIGKILL)
+                raise
 
     async def _hear(self, within_s: float) -> dict[str, Any]:
         try:

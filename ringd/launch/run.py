@@ -274,7 +274,7 @@ async def _start(crew: Crew, told: asyncio.Queue[int]) -> _End | None:
         starting.result()
         return None
     starting.cancel()
-    await asyncio.wait({starting})
+    await asyncio.gather(starting, return_exceptions=True)
     return await _interrupted(signalled.result(), crew)
 
 

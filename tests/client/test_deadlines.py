@@ -227,6 +227,21 @@ def test_an_answer_that_there_is_no_memory_for_is_no_garbage(
     assert isinstance(error, DaemonLostError)
     assert "this program has no memory left to take its answer in" in str(error)
     assert daemon.gone.wait(10)
+    assert daemon.goodbye["how"] == "raised"
+    assert "no memory left" in daemon.goodbye["detail"], "the others hear why"
+
+
+def test_without_room_for_a_thread_who_reads_writes_what_was_dropped(
+    comm: Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    dropped = torch.ones(5)
+    comm.all_reduce_async(dropped)
+    comm.barrier()
+    assert dropped.tolist() == [3.0] * 5
 
 
 def test_without_room_for_a_thread_who_waits_or_asks_reads_for_itself(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import py_compile
 import signal
 import sys
 import textwrap
+import zipapp
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,19 +164,16 @@ end() if os.environ["RANK"] == "1" else time.sleep({600 if code else 0})
     assert bool(errors[0]) == (code in (1, 130))
 
 
-ENDS = """
-import atexit, os, sys, threading, time
-from pathlib import Path
-
+ENDS = {
+    "all at once": """
 class Told:
     def __init__(self, name):
         self.name = name
-    def __del__(self, write=os.write):
-        write(1, f"{self.name} goes\\n".encode())
-
+    def __del__(self):
+        os.write(1, f"{self.name} goes\\n".encode())
 kept, circle = Told("global"), Told("circle")
 circle.itself = circle
-unflushed = open(Path(sys.argv[1]) / os.environ["RANK"], "w")
+unflushed = open(path, "w")
 unflushed.write("all of it")
 atexit.register(lambda: print("at exit, with", kept.name))
 thread = threading.Thread(target=lambda: (time.sleep(0.2), print("the thread ends")))
@@ -184,21 +183,85 @@ def f():
     local = Told("local")
     raise KeyError("x")
 f()
-"""
+""",
+    "an exception holds a file": """
+def f():
+    file = open(path, "w")
+    file.write("rows")
+    raise ExceptionGroup("several", [ValueError("x")])
+f()
+""",
+    "what was there before holds a file": """
+import fractions
+fractions.kept = open(path, "w")
+fractions.kept.write("rows")
+""",
+    "logging and a daemon thread": """
+import logging, math
+logging.basicConfig()
+threading.Thread(target=lambda: [math.sin(1) for _ in iter(int, 1)], daemon=True).start()
+kept = list(range(1 << 16))
+""",
+    "output that can't be written": "sys.stdout = open('/dev/full', 'w'); print('x')",
+    "a large number": "sys.exit(2**64)",
+    "a hook that raises": """
+def hook(*told):
+    raise KeyError("of the hook")
+sys.excepthook = hook
+raise ValueError("x")
+""",
+    "a cause": """
+try:
+    1 / 0
+except ZeroDivisionError as exc:
+    raise ValueError("x") from exc
+""",
+}
 
 
-def test_what_a_program_leaves_open_is_finished_as_python_does(begin: Begin, tree: Path) -> None:
-    (tree / "script.py").write_text(ENDS)
+@pytest.mark.parametrize("end", ENDS)
+def test_what_a_program_leaves_open_is_finished_as_python_does(
+    begin: Begin, tree: Path, end: str
+) -> None:
+    imports = "import atexit, os, sys, threading, time\npath = sys.argv[1] + os.environ['RANK']\n"
+    (tree / "script.py").write_text(imports + ENDS[end])
     ended = []
     for preload in ("", "fractions"):
         folder = tree / f"with-{preload}"
         folder.mkdir()
-        job = begin([str(tree / "script.py"), str(folder)], preload=preload)
-        assert job.wait(ENDS_WITHIN_S) == 1
-        assert {path.read_text() for path in folder.iterdir()} == {"all of it"}
-        ended.append(sorted(job.of_rank(1)))
+        job = begin([str(tree / "script.py"), f"{folder}/"], preload=preload)
+        code = job.wait(ENDS_WITHIN_S)
+        written = {path.read_text() for path in folder.iterdir()}
+        # which of two ranks is the first to fail is chance
+        said = {line.partition("] ")[2] for line in job.err.splitlines() if line[0] == "["}
+        ended.append((code, written, sorted(job.of_rank(1)), sorted(said)))
     assert ended[0] == ended[1]
-    assert len(ended[0]) == 5
+
+
+def test_an_archive_and_compiled_code_run(begin: Begin, tree: Path) -> None:
+    zipapp.create_archive(tree / "package", tree / "app.pyz")
+    py_compile.compile(str(tree / "script.py"), str(tree / "script.pyc"))
+    for name in ("app.pyz", "script.pyc"):
+        forked, plain = (
+            lines(begin([str(tree / name), "a"], preload=p)) for p in ("fractions", "")
+        )
+        for told, expected in zip(forked, plain, strict=True):
+            mine = json.loads(told[0]) | {"preloaded": False}
+            assert mine == json.loads(expected[0])
+
+
+def test_a_preloader_that_stands_still_does_not_keep_the_job_from_ending(
+    begin: Begin, tree: Path, owner: str
+) -> None:
+    (tree / "slow.py").write_text("import time; print('imports', flush=True); time.sleep(600)")
+    job = begin([str(tree / "script.py")], preload="slow")
+    job.await_output("imports")
+    preloader = next(p for p, command in processes_of(owner).items() if "preloader.py" in command)
+    os.kill(preloader, signal.SIGSTOP)
+    job.process.send_signal(signal.SIGINT)
+    assert job.wait(ENDS_WITHIN_S) == 130
+    assert "Traceback" not in job.err
+    nothing_is_left(owner, job)
 
 
 def test_a_rank_that_failed_is_started_anew_from_the_same_preloader(
@@ -306,9 +369,12 @@ def test_a_command_is_split_as_python_reads_it(command: str, python: str, progra
         ("torchrun a.py", "it starts with 'torchrun'"),
         ("./a.py", "it starts with './a.py'"),
         ("python", "it has no script"),
-        ("python -i", "it has no script"),
+        ("python -u", "it has no script"),
         ("python -", "it has no script"),
         ("python -W", "it has no script"),
+        ("python -x a.py", "it has -x"),
+        ("python -ui a.py", "it has -i"),
+        ("python -V", "it has -V"),
         ("python -m", "nothing follows -m"),
     ],
 )
