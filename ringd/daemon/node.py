@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -213,7 +214,7 @@ class Node:
     def _attach_expired(self) -> None:
         trainer = self._trainer
         assert trainer is not None
-        within = f"within {self._attach_timeout_s:.3g} s"
+        within = f"within {math.ceil(self._attach_timeout_s * 10) / 10:g} s"  # as it was asked
         silence = self._agent.silence() if self._agent.connected else self._continuity.why_lost
         if self._in_group and silence:
             error = self._continuity.out_of_reach(within, silence)
