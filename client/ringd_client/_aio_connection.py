@@ -195,9 +195,7 @@ class AsyncConnection:
             self.state.last_answered = None
             if at_end or self.state.lost_thread:
                 if self.state.lost_thread:
-                    with contextlib.suppress(OSError, MemoryError):
-                        self._transport.send(self.state.parting_words())
-                self._transport.hang_up()
+                    self._transport.part(self.state.parting_words)
                 self._stop_listening()
 
     def _tell(self, operations: tuple[Operation[Any], ...]) -> None:

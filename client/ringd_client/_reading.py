@@ -178,9 +178,7 @@ class Reading:
     def _hear_no_more(self) -> None:
         self._dead = True
         if self.state.lost_thread:
-            with contextlib.suppress(OSError, MemoryError):
-                self._transport.send(self.state.parting_words())
-        self._transport.hang_up()
+            self._transport.part(self.state.parting_words)
 
     def _lose(self, cause: OSError) -> None:
         """Receiving has failed.

@@ -13,6 +13,7 @@ import select
 import socket
 import struct
 import time
+from collections.abc import Callable
 from typing import Final
 
 from ringd.wire.ipc import MAX_MESSAGE_BYTES
@@ -192,6 +193,12 @@ class Transport:
         with contextlib.suppress(OSError, MemoryError):
             while self.receive_aside(until):
                 pass
+
+    def part(self, words: Callable[[], bytes]) -> None:
+        """Send a last message, if there is room and memory for it, and hang up."""
+        with contextlib.suppress(OSError, MemoryError):
+            self.send(words())
+        self.hang_up()
 
     def hang_up(self) -> None:
         """End the connection for both sides and wake up whoever waits on it."""

@@ -80,6 +80,10 @@ def run(
     call comm.reform(), or close and connect() again; when no restart is left, --min-size lets the
     job go on without it.
     """
+    raise typer.Exit(_launch(ctx, command, n, max_restarts, preload))
+
+
+def _launch(ctx: typer.Context, command: list[str], n: int, max_restarts: int, preload: str) -> int:
     with contextlib.ExitStack() as stack:
         preloader = None
         if preload:  # before all else: its imports take longest
@@ -91,5 +95,4 @@ def run(
 
         from ringd.launch.run import run as launch
 
-        code = launch(command, n, loaded, max_restarts=max_restarts, preloader=preloader)
-    raise typer.Exit(code)
+        return launch(command, n, loaded, max_restarts=max_restarts, preloader=preloader)

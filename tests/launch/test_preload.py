@@ -61,6 +61,10 @@ def tree(folder: Path) -> Path:
     return folder / "tree"
 
 
+def preloader_of(owner: str) -> int:
+    return next(p for p, command in processes_of(owner).items() if "preloader.py" in command)
+
+
 def lines(job: Job) -> list[list[str]]:
     assert job.wait(ENDS_WITHIN_S) == 0, job.err
     return [job.of_rank(rank) for rank in range(2)]
@@ -256,7 +260,7 @@ def test_a_preloader_that_stands_still_does_not_keep_the_job_from_ending(
     (tree / "slow.py").write_text("import time; print('imports', flush=True); time.sleep(600)")
     job = begin([str(tree / "script.py")], preload="slow")
     job.await_output("imports")
-    preloader = next(p for p, command in processes_of(owner).items() if "preloader.py" in command)
+    preloader = preloader_of(owner)
     os.kill(preloader, signal.SIGSTOP)
     job.process.send_signal(signal.SIGINT)
     assert job.wait(ENDS_WITHIN_S) == 130
@@ -312,7 +316,7 @@ def test_nothing_is_left_when_the_launcher_or_the_preloader_is_killed(
 ) -> None:
     job = start_job(2, command_for(jobs.sum_for_ever), folder, owner, "--preload", "numpy")
     job.await_output("at work", times=2)
-    preloader = next(p for p, command in processes_of(owner).items() if "preloader.py" in command)
+    preloader = preloader_of(owner)
     os.kill(job.process.pid if killed == "launcher" else preloader, signal.SIGKILL)
     code = job.wait(ENDS_WITHIN_S)
     if killed == "preloader":
